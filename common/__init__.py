@@ -1,0 +1,1 @@
+"""What the processes share: the wire format, the bus, keys, pools, configuration and life cycle."""

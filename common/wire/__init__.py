@@ -1,0 +1,1 @@
+"""The wire format as pure code: envelope, messages, codec, errors, version. No sockets, no clock."""

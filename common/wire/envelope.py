@@ -1,0 +1,103 @@
+"""Envelope: small frames in front of the body, so that a tap or a filter need not decode bodies.
+
+    topic | version (1 byte) + kind (ASCII) | header | body | buffers …
+
+The header is a msgpack array. Which one it is follows from the socket:
+
+    request       correlation, budget in ms (what is left of the deadline, so clocks need not agree), epoch meant (0: any)
+    reply         correlation, epoch of the answering process
+    publication   session, member, seq (0: not numbered), token
+    event         node, epoch, seq (the head for `welcome` and beats, which are not numbered themselves)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from pegaflow.common.wire.codec import Message, decode_body, encode_body, unpack_row
+from pegaflow.common.wire.errors import ErrorCode, WireError
+from pegaflow.common.wire.version import PROTOCOL
+
+_MAX_KIND = 32
+_U64 = 1 << 64
+
+
+class RequestHeader(NamedTuple):
+    correlation: int
+    budget_ms: int
+    epoch: int
+
+
+class ReplyHeader(NamedTuple):
+    correlation: int
+    epoch: int
+
+
+class PublicationHeader(NamedTuple):
+    session: int
+    member: int
+    seq: int
+    token: bytes
+
+
+class EventHeader(NamedTuple):
+    node: str
+    epoch: int
+    seq: int
+
+
+Header = RequestHeader | ReplyHeader | PublicationHeader | EventHeader
+
+_SHAPES: dict[type, tuple[type, ...]] = {
+    RequestHeader: (int, int, int),
+    ReplyHeader: (int, int),
+    PublicationHeader: (int, int, int, bytes),
+    EventHeader: (str, int, int),
+}
+
+
+class Envelope(NamedTuple):
+    """A message as it lies on the wire; the body is decoded by `message()` only."""
+
+    topic: bytes
+    kind: str
+    header: Any
+    body: bytes
+    buffers: Sequence[bytes] = ()
+
+    def message(self) -> Any:
+        """The typed message. Raises `WireError`."""
+        return decode_body(self.kind, self.body)
+
+
+def encode(msg: Message, header: Header, topic: bytes = b"") -> list[bytes]:
+    """Frames of a message, ready for `send_multipart`."""
+    return [
+        topic,
+        bytes((PROTOCOL,)) + msg.KIND.encode("ascii"),
+        bytes(msgpack.packb(list(header), use_bin_type=True)),
+        encode_body(msg),
+    ]
+
+
+def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
+    """Checks the frames up to the header. Raises `WireError`: `bad_envelope` or `protocol_mismatch`."""
+    if len(frames) < 4:
+        raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(frames)} frames, at least 4 expected")
+    stamp = frames[1]
+    if not 2 <= len(stamp) <= _MAX_KIND + 1 or not stamp.isascii():
+        raise WireError(ErrorCode.BAD_ENVELOPE, "second frame is not version and kind")
+    if stamp[0] != PROTOCOL:
+        raise WireError(ErrorCode.PROTOCOL_MISMATCH, f"peer speaks protocol {stamp[0]}, this process {PROTOCOL}")
+    shape = _SHAPES[header]
+    row = unpack_row(frames[2])
+    if len(row) < len(shape):
+        raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(row)} header fields, {len(shape)} expected")
+    row = row[: len(shape)]
+    for value, kind in zip(row, shape, strict=True):
+        if type(value) is not kind or (kind is int and not 0 <= value < _U64):
+            raise WireError(ErrorCode.BAD_ENVELOPE, f"header field of type {type(value).__name__}")
+    return Envelope(frames[0], stamp[1:].decode("ascii"), header(*row), frames[3], frames[4:])

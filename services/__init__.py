@@ -1,0 +1,1 @@
+"""The independent processes of PegaFlow: tier, metaserver, router and the inspection tool."""
