@@ -1,0 +1,146 @@
+"""A service's life: starting → ready → draining → stopped, with the reasons why it is not ready.
+
+`Lifecycle` does no I/O. `run` gives a service its event loop, turns SIGTERM and SIGINT into a drain, and an
+exception into an exit code. `HealthServer` shows the state to supervisors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+from collections.abc import Callable, Coroutine
+from enum import StrEnum
+from typing import Any, Final
+
+import uvloop
+from pegaflow.common import logs
+from pegaflow.common.health import HealthServer
+
+__all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
+
+EX_OK: Final = 0
+EX_SOFTWARE: Final = 70
+EX_TEMPFAIL: Final = 75
+
+log = logs.get(__name__)
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+_NEXT: Final = {
+    State.STARTING: {State.READY, State.DRAINING, State.STOPPED},
+    State.READY: {State.DRAINING, State.STOPPED},
+    State.DRAINING: {State.STOPPED},
+    State.STOPPED: set[State](),
+}
+
+
+class StartError(Exception):
+    """The service cannot start now, but may later (port in use, pool busy): exit code 75."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+
+class Lifecycle:
+    """State and reasons of one process. Owned by its event loop; no call blocks.
+
+    A service is ready when it has said so *and* no reason stands against it: reasons come and go (a lost
+    peer) without changing the state.
+    """
+
+    def __init__(self, service: str) -> None:
+        self.service = service
+        self._state = State.STARTING
+        self._reasons: dict[str, str] = {}
+        self._draining = asyncio.Event()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def ready(self) -> bool:
+        return self._state is State.READY and not self._reasons
+
+    def reasons(self) -> list[dict[str, str]]:
+        """Why the service is not ready, as JSON-able ``{"code", "text"}``; empty when it is."""
+        listed = [{"code": code, "text": text} for code, text in self._reasons.items()]
+        if self._state is not State.READY:
+            listed.insert(0, {"code": self._state.value, "text": f"the service is {self._state.value}"})
+        return listed
+
+    def set_reason(self, code: str, text: str) -> None:
+        """Not ready until :meth:`clear_reason` of the same code; a second call replaces the text."""
+        self._reasons[code] = text
+
+    def clear_reason(self, code: str) -> None:
+        """No error when there is no such reason."""
+        self._reasons.pop(code, None)
+
+    def set_ready(self) -> None:
+        """starting → ready; nothing when the drain has begun already."""
+        if self._state is State.STARTING:
+            self._move(State.READY)
+
+    def drain(self, why: str = "asked") -> None:
+        """Stop taking new work, finish what runs. Idempotent."""
+        if self._state in (State.DRAINING, State.STOPPED):
+            return
+        self._move(State.DRAINING)
+        self._draining.set()
+        log.info("draining", why=why)
+
+    async def wait_drain(self) -> None:
+        """Returns when the drain begins."""
+        await self._draining.wait()
+
+    def set_stopped(self) -> None:
+        """Idempotent; also ends :meth:`wait_drain`."""
+        if self._state is not State.STOPPED:
+            self._move(State.STOPPED)
+            self._draining.set()
+
+    def _move(self, to: State) -> None:
+        if to not in _NEXT[self._state]:
+            raise AssertionError(f"lifecycle cannot go from {self._state} to {to}")
+        self._state = to
+
+
+def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], lifecycle: Lifecycle) -> int:
+    """Run a service on uvloop until `main` returns; `main` waits for ``lifecycle.wait_drain()`` itself.
+
+    SIGTERM and SIGINT begin the drain. Returns the exit code: 0; 75 for StartError or an address in use; 70 for
+    any other exception, which is logged with its traceback.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lifecycle.drain, number.name)
+        try:
+            runner.run(main(loop))
+        except StartError as error:
+            log.error("cannot_start", code=error.code, text=error.text)
+            return EX_TEMPFAIL
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                log.error("cannot_start", code="address_in_use", text=str(error))
+                return EX_TEMPFAIL
+            log.exception("crashed")
+            return EX_SOFTWARE
+        except Exception:
+            log.exception("crashed")
+            return EX_SOFTWARE
+        finally:
+            lifecycle.set_stopped()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+    return EX_OK
