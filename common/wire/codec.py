@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import msgpack
-
 from pegaflow.common.wire.columns import pack_keys, unpack_array, unpack_keys
 from pegaflow.common.wire.errors import ErrorCode, WireError
 
@@ -21,8 +20,12 @@ MAX_BODY_BYTES = 64 << 20
 _U64 = 1 << 64
 
 Keys = Annotated[Sequence[bytes], "keys"]
-U32 = Annotated["array[int]", "u32"]
-U64 = Annotated["array[int]", "u64"]
+if TYPE_CHECKING:
+    U32 = Annotated[array[int], "u32"]
+    U64 = Annotated[array[int], "u64"]
+else:  # array is not subscriptable before Python 3.12
+    U32 = Annotated[array, "u32"]
+    U64 = Annotated[array, "u64"]
 Strs = Annotated[Sequence[str], "strs"]
 Int = Annotated[int, "int"]  # 0 … 2**64 - 1
 Signed = Annotated[int, "signed"]  # −2**63 … 2**63 − 1
@@ -129,15 +132,13 @@ _PLANS: dict[str, _Plan] = {}
 def message(cls: M) -> M:
     """Registers a frozen dataclass as a message under its `KIND`.
 
-    An optional method `check() -> str | None` says what is wrong between fields (columns of different lengths); it runs after each
-    decode.
+    An optional method `check() -> str | None` says what is wrong between fields (columns of different lengths); it runs after
+    each decode.
     """
     hints = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls)
     tags = [hints[field.name].__metadata__[0] for field in fields]
-    required = sum(
-        field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING for field in fields
-    )
+    required = sum(field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING for field in fields)
     kind: str = cls.KIND  # type: ignore[attr-defined]
     if kind in _PLANS:
         raise ValueError(f"two messages of kind {kind}")

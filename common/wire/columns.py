@@ -1,7 +1,6 @@
 """Columns: many values of one type packed into one `bin`, so that a message costs the same to decode for 1 and 1,000 pages.
 
-    keys     u8 prefix length | u8 width of the rest | prefix | rest of key 0 | rest of key 1 | …
-             All keys of one message mostly share their fingerprint; then it is sent once.
+    keys     u8 width | key 0 | key 1 | …      (an empty column is the single byte 0)
     u32, u64 little-endian, without a header
 
 Keys of one column have one width. A sender with mixed widths sends several messages.
@@ -19,11 +18,7 @@ from pegaflow.common.wire.errors import ErrorCode, WireError
 if sys.byteorder != "little":
     raise ImportError("pegaflow's wire format is read without copying on little-endian machines only")
 
-FINGERPRINT_BYTES = 16
 MAX_KEY_BYTES = 80
-
-U32s = array  # array("I")
-U64s = array  # array("Q")
 
 
 def u32s(values: Iterable[int] = ()) -> array[int]:
@@ -37,37 +32,27 @@ def u64s(values: Iterable[int] = ()) -> array[int]:
 
 
 def pack_keys(keys: Sequence[bytes]) -> bytes:
-    """Packs keys of one width; the fingerprint is factored out when all share it."""
+    """Packs keys of one width. Raises `bad_message` when they are not."""
     if not keys:
-        return b"\0\0"
-    first = keys[0]
-    width = len(first)
+        return b"\0"
+    width = len(keys[0])
     if not 0 < width <= MAX_KEY_BYTES:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key of {width} bytes, expected 1 to {MAX_KEY_BYTES}")
-    joined = b"".join(keys)
-    if len(joined) != width * len(keys) or any(len(key) != width for key in keys):
+    if set(map(len, keys)) != {width}:
         raise WireError(ErrorCode.BAD_MESSAGE, "keys of different widths in one column")
-    prefix = first[:FINGERPRINT_BYTES]
-    if width > FINGERPRINT_BYTES and all(key.startswith(prefix) for key in keys):
-        rest = b"".join([key[FINGERPRINT_BYTES:] for key in keys])
-        return bytes((FINGERPRINT_BYTES, width - FINGERPRINT_BYTES)) + prefix + rest
-    return bytes((0, width)) + joined
+    return bytes((width,)) + b"".join(keys)
 
 
 def unpack_keys(data: bytes) -> list[bytes]:
     """The inverse of `pack_keys`. Raises `bad_message` on any other shape."""
-    if len(data) < 2:
+    if not data:
         raise WireError(ErrorCode.BAD_MESSAGE, "key column without its header")
-    prefix_len, width = data[0], data[1]
-    if prefix_len == 0 and width == 0 and len(data) == 2:
+    width = data[0]
+    if width == 0 and len(data) == 1:
         return []
-    start = 2 + prefix_len
-    if width == 0 or prefix_len + width > MAX_KEY_BYTES or len(data) < start or (len(data) - start) % width:
+    if not 0 < width <= MAX_KEY_BYTES or (len(data) - 1) % width:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key column of {len(data)} bytes does not fit width {width}")
-    if not prefix_len:
-        return [data[i : i + width] for i in range(2, len(data), width)]
-    prefix = data[2:start]
-    return [prefix + data[i : i + width] for i in range(start, len(data), width)]
+    return [data[i : i + width] for i in range(1, len(data), width)]
 
 
 def unpack_array(typecode: str, data: Any) -> array[int]:

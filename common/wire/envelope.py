@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgpack
-
 from pegaflow.common.wire.codec import Message, decode_body, encode_body, unpack_row
 from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.version import PROTOCOL
@@ -97,7 +96,7 @@ def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
     if len(row) < len(shape):
         raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(row)} header fields, {len(shape)} expected")
     row = row[: len(shape)]
-    for value, kind in zip(row, shape, strict=True):
-        if type(value) is not kind or (kind is int and not 0 <= value < _U64):
+    for value, expected in zip(row, shape, strict=True):
+        if type(value) is not expected or (isinstance(value, int) and not 0 <= value < _U64):
             raise WireError(ErrorCode.BAD_ENVELOPE, f"header field of type {type(value).__name__}")
     return Envelope(frames[0], stamp[1:].decode("ascii"), header(*row), frames[3], frames[4:])

@@ -6,14 +6,4 @@ trailing field does not change it: unknown kinds are answered `unsupported`, unk
 
 from __future__ import annotations
 
-from importlib import metadata
-
 PROTOCOL = 1
-
-
-def package_version() -> str:
-    """The installed version of this package, or `unknown` in a bare source tree."""
-    try:
-        return metadata.version("pegaflow")
-    except metadata.PackageNotFoundError:
-        return "unknown"

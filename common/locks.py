@@ -1,0 +1,134 @@
+"""Process locks: the proof that a process which may write the pool is dead (PROTOCOL.md 1.2, 1.3).
+
+An OFD write lock belongs to the open file description: it goes when the last descriptor of that description goes, hence with the
+process, however it dies; it does not go when some other descriptor of the same file is closed (POSIX locks do), and another process
+can ask whether it is held (flock cannot be asked).
+
+    holder    ProcessLock.acquire(directory)     before mapping the pool; close() after unmapping, never an unlock
+    tier      LockProbe(directory, name, nonce)  opens once, keeps the descriptor, asks with F_OFD_GETLK
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+from pathlib import Path
+
+from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
+
+NAME_HEX = 32
+NONCE_BYTES = 16
+_FLOCK = "hhqqi"  # struct flock on 64-bit Linux: type, whence, start, len, pid
+
+
+def try_lock(fd: int) -> bool:
+    """Takes an OFD write lock on the whole file. False if another open file description holds one."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_locked(fd: int) -> bool:
+    """True while another open file description holds a lock on the file."""
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+class ProcessLock:
+    """A lock of this process's own, under a fresh random name. Owns its descriptor; forked children close it."""
+
+    def __init__(self, name: str, nonce: bytes, fd: int) -> None:
+        self.name = name
+        self.nonce = nonce
+        self._fd = fd
+        os.register_at_fork(after_in_child=self.close)
+
+    @classmethod
+    def acquire(cls, directory: Path) -> ProcessLock:
+        """Makes and locks `<directory>/<32 hex>`. The directory is created 0700 if it is missing."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name, nonce = os.urandom(NAME_HEX // 2).hex(), os.urandom(NONCE_BYTES)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(directory / name, flags, 0o600)
+        os.write(fd, nonce)
+        if not try_lock(fd):
+            os.close(fd)
+            raise LocalError(ErrorCode.INTERNAL, "a fresh lock file is locked: is the runtime directory on a local file system?")
+        return cls(name, nonce, fd)
+
+    def close(self) -> None:
+        """Drops the lock by closing; the tier unlinks the file. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class LockProbe:
+    """The tier's view of one process's lock. Owns one descriptor; never opens the path again."""
+
+    def __init__(self, directory: Path, name: str, nonce: bytes) -> None:
+        if len(name) != NAME_HEX or not set(name) <= set("0123456789abcdef"):
+            raise RemoteError(ErrorCode.BAD_MEMBER, "a lock name is 32 hex digits")
+        self._directory, self._name = directory, name
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except OSError as error:
+            raise RemoteError(
+                ErrorCode.LOCK_NOT_VISIBLE, f"lock file of the process is not in the tier's runtime directory: {error.strerror}"
+            ) from None
+        finally:
+            os.close(parent)
+        try:
+            self._check(nonce)
+        except RemoteError:
+            self.close()
+            raise
+
+    def _check(self, nonce: bytes) -> None:
+        info = os.fstat(self._fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1 or info.st_uid not in (os.getuid(), 0):
+            raise RemoteError(ErrorCode.BAD_MEMBER, "the lock file is not a plain file of the expected owner")
+        if os.pread(self._fd, NONCE_BYTES + 1, 0) != nonce:
+            raise RemoteError(ErrorCode.BAD_MEMBER, "the nonce in the lock file is not the one that was sent")
+        if not self.held():
+            raise RemoteError(
+                ErrorCode.LOCK_NOT_VISIBLE, "the lock is not seen held: do both run on one kernel and local file system?"
+            )
+
+    def held(self) -> bool:
+        """False is the proof of death."""
+        return is_locked(self._fd)
+
+    def unlink(self) -> None:
+        """Removes the file of a process proven dead."""
+        (self._directory / self._name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def clean_directory(directory: Path) -> int:
+    """At a tier's start: removes lock files that nobody holds, keeps the others. Returns how many were kept."""
+    kept = 0
+    if not directory.is_dir():
+        return kept
+    for path in directory.iterdir():
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if is_locked(fd):
+                kept += 1
+            else:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+    return kept

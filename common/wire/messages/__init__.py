@@ -1,0 +1,7 @@
+"""Every message, one module per subject. Importing this package registers all kinds with the codec."""
+
+from __future__ import annotations
+
+from pegaflow.common.wire.messages import attach, catalogue, loads, operate, saves, transfer
+
+__all__ = ["attach", "catalogue", "loads", "operate", "saves", "transfer"]

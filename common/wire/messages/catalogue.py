@@ -1,0 +1,200 @@
+"""The catalogue: deltas and beats (tier → everyone), sync (clone ↔ tier), locate and nodes (anyone ↔ metaserver)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Str, Strs, message
+
+GONE, PENDING, SEALED = range(3)
+NO_OWNER = 0xFFFFFFFF
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What these keys are from now on: state (gone, pending, sealed), level (0 memory), size in bytes over all shards."""
+
+    KIND: ClassVar[str] = "delta"
+    keys: Keys
+    states: Bytes
+    levels: Bytes
+    sizes: U32
+
+    def check(self) -> str | None:
+        count = len(self.keys)
+        return None if len(self.states) == len(self.levels) == len(self.sizes) == count else "columns of different lengths"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class CatalogueBeat:
+    """Each heartbeat; the header's seq is the head. `digest`: sum mod 2^128 over the index at that head."""
+
+    KIND: ClassVar[str] = "catalogue_beat"
+    digest: Bytes
+    pending: Int
+    sealed: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A clone asks for chunk `chunk` of the snapshot `sync_id`; chunk 0 begins the walk."""
+
+    KIND: ClassVar[str] = "sync"
+    clone_epoch: Int
+    sync_id: Int
+    chunk: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class SyncChunk:
+    """Chunk `chunk` of `chunks`; `head` is the delta head when the walk began: deltas above it come after the last chunk."""
+
+    KIND: ClassVar[str] = "sync_chunk"
+    clone_epoch: Int
+    sync_id: Int
+    chunk: Int
+    chunks: Int
+    head: Int
+    keys: Keys
+    states: Bytes
+    levels: Bytes
+    sizes: U32
+
+    def check(self) -> str | None:
+        count = len(self.keys)
+        return None if len(self.states) == len(self.levels) == len(self.sizes) == count else "columns of different lengths"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A tier tells a metaserver that it lives; each heartbeat."""
+
+    KIND: ClassVar[str] = "hello"
+    node: Str
+    epoch: Int
+    requests: Str
+    events: Str
+    control: Str
+    package: Str
+    draining: Bool = False
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class HelloAck:
+    """`known`: the clone of this tier is whole."""
+
+    KIND: ClassVar[str] = "hello_ack"
+    known: Bool
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """A tier leaves on purpose: its entries go at once."""
+
+    KIND: ClassVar[str] = "bye"
+    node: Str
+    epoch: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Where are these keys? Answered as soon as one of them is sealed on a node other than `asker`, or none is worth waiting for.
+
+    Worth waiting for: a pending key always, an unknown one only when `expected`; never longer than `wait_ms`.
+    """
+
+    KIND: ClassVar[str] = "locate"
+    asker: Str
+    keys: Keys
+    wait_ms: Int
+    expected: Bool
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Per key its best state, and up to `width` owners as indices into `nodes` (NO_OWNER: none)."""
+
+    KIND: ClassVar[str] = "located"
+    states: Bytes
+    width: Int
+    owners: U32
+    nodes: Strs
+    epochs: U64
+    requests: Strs
+
+    def check(self) -> str | None:
+        if len(self.owners) != len(self.states) * self.width:
+            return "columns of different lengths"
+        if not len(self.nodes) == len(self.epochs) == len(self.requests):
+            return "node columns of different lengths"
+        if any(owner >= len(self.nodes) and owner != NO_OWNER for owner in self.owners):
+            return "owner outside the node list"
+        return None
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Which nodes are known?"""
+
+    KIND: ClassVar[str] = "nodes"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """Columns per node; `states` are texts: syncing, up, suspect."""
+
+    KIND: ClassVar[str] = "node_list"
+    nodes: Strs
+    epochs: U64
+    states: Strs
+    requests: Strs
+    events: Strs
+    control: Strs
+    sealed: U64
+    pending: U64
+
+    def check(self) -> str | None:
+        columns = (self.epochs, self.states, self.requests, self.events, self.control, self.sealed, self.pending)
+        return None if all(len(column) == len(self.nodes) for column in columns) else "columns of different lengths"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class NodeUp:
+    """A node's clone is whole (metaserver → subscribers)."""
+
+    KIND: ClassVar[str] = "node_up"
+    node: Str
+    epoch: Int
+    requests: Str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class NodeDown:
+    """A node is gone: `reason` is dead, bye or replaced."""
+
+    KIND: ClassVar[str] = "node_down"
+    node: Str
+    epoch: Int
+    reason: Str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A publisher without a catalogue shows its head."""
+
+    KIND: ClassVar[str] = "beat"

@@ -1,0 +1,85 @@
+"""Operating: ping and status (requests), drain, log level and dump (control), and the one error reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pegaflow.common.wire.codec import Bool, Int, Str, message
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The reply to a request that failed: a stable code, a text for people, whether asking again can help."""
+
+    KIND: ClassVar[str] = "error"
+    code: Str
+    text: Str
+    retryable: Bool
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Are you there?"""
+
+    KIND: ClassVar[str] = "ping"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Who answers, in which life, for how long."""
+
+    KIND: ClassVar[str] = "pong"
+    service: Str
+    node: Str
+    epoch: Int
+    package: Str
+    uptime_ms: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How are you? Answered with a document."""
+
+    KIND: ClassVar[str] = "status"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Everything countable: slots by state, references, leases, holds, waiters, publishers. Equal counts: nothing leaked."""
+
+    KIND: ClassVar[str] = "dump"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A JSON object as text; its fields are documented in docs/protocol.md."""
+
+    KIND: ClassVar[str] = "document"
+    service: Str
+    node: Str
+    epoch: Int
+    json: Str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no new work; finish what is open."""
+
+    KIND: ClassVar[str] = "drain"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class LogLevel:
+    """debug, info, warning or error."""
+
+    KIND: ClassVar[str] = "log_level"
+    level: Str

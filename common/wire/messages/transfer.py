@@ -1,0 +1,61 @@
+"""Between tiers: pin pages for a READ, and let them go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pegaflow.common.wire.codec import U32, U64, Bytes, Int, Keys, Str, message
+
+CHECKSUM_BYTES = 16
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Keep these pages still for `ttl_ms`; the reader counts the time from before it sent this."""
+
+    KIND: ClassVar[str] = "pin"
+    reader: Str
+    keys: Keys
+    shards: Int
+    ttl_ms: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What is there: `positions` index into the asked keys; the other columns hold `shards` values per position, key-major.
+
+    `offsets` are bytes from the pool's start; `base` is the pool's address in the process that owns the NIXL agent; `metadata`
+    is that agent's opaque blob.
+    """
+
+    KIND: ClassVar[str] = "pinned"
+    lease: Int
+    positions: U32
+    rows: U32
+    offsets: U64
+    lengths: U32
+    checksums: Bytes
+    agent: Str
+    metadata: Bytes
+    base: Int
+    pool_bytes: Int
+
+    def check(self) -> str | None:
+        pages = len(self.offsets)
+        if len(self.lengths) != pages or len(self.checksums) != CHECKSUM_BYTES * pages or len(self.rows) != len(self.positions):
+            return "columns of different lengths"
+        if self.positions and pages % len(self.positions):
+            return "pages are no multiple of the keys"
+        return None
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Unpin:
+    """The READ has ended (or was never posted)."""
+
+    KIND: ClassVar[str] = "unpin"
+    lease: Int
