@@ -1,0 +1,370 @@
+"""Loading: each row of the contract's table, changes, aborts, failures, strict decode. Block size 16."""
+
+from array import array
+
+import pytest
+from pegaflow.connector.load_plan import load_plan
+from pegaflow.connector.load_tracker import Ask, Cancel, Command, Load, Loaded, LoadTracker, Match, Release
+from pegaflow.connector.session import LeaseRef, LookupAnswer, SessionId
+
+BLOCK = 16
+SESSION = SessionId(7, 1)
+LATER = SessionId(8, 1)
+LEASE = LeaseRef(SESSION, 5)
+TABLE = list(range(200, 210))
+
+
+class Decoder:
+    """One request at an engine, and a tier that holds some pages: full blocks by index, tails by ids covered."""
+
+    def __init__(
+        self,
+        ids: int,
+        stored: set[int] | None = None,
+        tails: set[int] | None = None,
+        *,
+        strict: bool = False,
+        shards: int = 1,
+        prompt: int | None = None,
+    ) -> None:
+        self.tracker = LoadTracker(BLOCK, shards, strict, patience_s=6.0)
+        self.ids = ids
+        self.prompt = ids if prompt is None else prompt
+        self.stored = stored or set()
+        self.tails = tails or set()
+        self.now = 0.0
+        self.session: SessionId | None = SESSION
+        self.given: list[LeaseRef] = []
+        self.released: list[LeaseRef] = []
+        self.asks = 0
+        self.lease = LEASE
+
+    def ask(self, first: int = 0) -> list[Command]:
+        plan = load_plan(
+            prompt=self.prompt, known=self.ids, block_size=BLOCK, first=first, tails=True, strict=self.tracker.strict
+        )
+        commands = self.tracker.asked("r", self.prompt, self.version, plan, self.now)
+        self.tracker.validate()
+        self.apply(commands)
+        return commands
+
+    def apply(self, commands: list[Command] | tuple[Command, ...]) -> None:
+        self.released += [command.lease for command in commands if isinstance(command, Release)]
+        self.asks += sum(isinstance(command, Ask) for command in commands)
+
+    def has(self, ids: int) -> bool:
+        """Whether the tier holds the page that ends with this many ids."""
+        return ids in self.tails or (ids % BLOCK == 0 and ids // BLOCK - 1 in self.stored)
+
+    @property
+    def version(self) -> tuple[int, bytes]:
+        return self.ids, b"%d" % (self.ids // BLOCK)
+
+    def answer(self, ask: Ask, code: str = "") -> list[Command]:
+        plan = ask.plan
+        full = 0
+        while plan.first + full < plan.last and plan.first + full in self.stored:
+            full += 1
+        tail = -1
+        if plan.first + full == plan.last:
+            there = [i for i, end in enumerate(plan.tails) if self.has(end)]
+            tail = there[0] if there else -1
+        if code:
+            full, tail = 0, -1
+        pages = (full + (tail >= 0)) * self.tracker.shards
+        lease = self.lease if pages else None
+        self.given += [] if lease is None else [lease]
+        answer = LookupAnswer(
+            ask.lookup, lease, full, tail, array("I", range(pages)), array("Q", range(50, 50 + pages)), b"\0" * full, code
+        )
+        commands = self.tracker.answered(answer)
+        self.tracker.validate()
+        self.apply(commands)
+        return commands
+
+    def match(self, computed: int = 0) -> Match:
+        match = self.tracker.matched("r", self.version, computed, self.session, self.now)
+        self.tracker.validate()
+        self.apply(match.commands)
+        return match
+
+    def allocate(self, tokens: int) -> list[Command]:
+        commands = self.tracker.allocated("r", tokens, TABLE)
+        self.tracker.validate()
+        self.apply(commands)
+        return commands
+
+    def receive(self, failed: bool = False) -> list[Command]:
+        commands = self.tracker.received("r", failed)
+        self.tracker.validate()
+        self.apply(commands)
+        return commands
+
+    def finish(self) -> list[Command]:
+        commands = self.tracker.finished("r")
+        self.tracker.validate()
+        self.apply(commands)
+        return commands
+
+    def lookup(self, first: int = 0) -> None:
+        ask = self.ask(first)[-1]
+        assert isinstance(ask, Ask)
+        self.answer(ask)
+
+
+@pytest.mark.parametrize(
+    ("ids", "stored", "tails", "computed", "expected"),
+    [
+        (51, {0, 1, 2}, {50}, 0, 50),
+        (51, {0, 1, 2}, {50}, 16, 34),
+        (51, {0, 1, 2}, set(), 0, 48),
+        (51, {0, 2}, {50}, 0, 16),
+        (49, {0, 1, 2}, set(), 0, 48),
+        (11, set(), {10}, 0, 10),
+        (50, {0, 1, 2}, {50}, 0, 49),
+        (48, {0, 1, 2}, set(), 0, 47),
+        (48, {0, 1}, {47}, 0, 47),
+        (51, {0, 1, 2}, {51}, 0, 50),
+        (51, set(), {50}, 0, 0),
+        (51, {0, 1}, {50}, 32, 0),
+    ],
+)
+@pytest.mark.parametrize("known_at_admission", [True, False])
+def test_the_table(ids: int, stored: set[int], tails: set[int], computed: int, expected: int, known_at_admission: bool) -> None:
+    decoder = Decoder(ids, stored, tails)
+    decoder.lookup(computed // BLOCK if known_at_admission else 0)
+    assert decoder.match(computed).tokens == expected
+    assert decoder.match(computed).tokens == expected
+    assert decoder.asks == 1
+    decoder.allocate(expected)
+    decoder.receive()
+    assert decoder.released == decoder.given
+    assert decoder.tracker.open_leases == 0
+
+
+def test_a_load_names_pages_and_blocks() -> None:
+    decoder = Decoder(51, {0, 1, 2}, {50}, shards=2)
+    decoder.lookup()
+    assert decoder.match(16).tokens == 34
+    (load,) = decoder.allocate(34)
+    assert load == Load("r", (201, 202, 203), LEASE, array("I", range(2, 8)), array("Q", range(52, 58)), "")
+    assert decoder.receive() == [Release(LEASE), Loaded("r", 1, 4)]
+    assert decoder.receive() == []
+
+
+def test_a_tail_page_that_is_not_needed_is_not_loaded() -> None:
+    decoder = Decoder(48, {0, 1, 2})
+    decoder.lookup()
+    assert decoder.match().tokens == 47
+    (load,) = decoder.allocate(47)
+    assert isinstance(load, Load)
+    assert load.blocks == (200, 201, 202)
+
+
+def test_no_answer_yet() -> None:
+    decoder = Decoder(51, {0})
+    (ask,) = decoder.ask()
+    assert decoder.match() == Match(None)
+    assert isinstance(ask, Ask)
+    decoder.answer(ask)
+    assert decoder.match().tokens == 16
+
+
+def test_an_answer_that_never_comes_is_a_failure_and_not_a_hang() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    (ask,) = decoder.ask()
+    decoder.now = 6.1
+    assert decoder.match() == Match(0, commands=(Cancel(1),))
+    assert isinstance(ask, Ask)
+    assert decoder.answer(ask) == [Release(LEASE)]
+    assert decoder.match().tokens == 0
+
+
+def test_no_tier() -> None:
+    decoder = Decoder(51, {0})
+    decoder.ask()
+    decoder.tracker.unanswerable(1)
+    decoder.tracker.validate()
+    assert decoder.match() == Match(0)
+
+
+def test_an_error_is_nothing_to_load() -> None:
+    decoder = Decoder(51, {0})
+    (ask,) = decoder.ask()
+    assert isinstance(ask, Ask)
+    decoder.answer(ask, "overloaded")
+    assert decoder.match() == Match(0)
+
+
+def test_a_request_nobody_announced_is_asked_for() -> None:
+    decoder = Decoder(51, {0})
+    assert decoder.match() == Match(None, ask=True)
+
+
+def test_a_changed_request_releases_and_asks_again() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    decoder.lookup()
+    assert decoder.match().tokens == 48
+    decoder.ids = decoder.prompt = 80
+    assert decoder.match() == Match(None, ask=True)
+    commands = decoder.ask()
+    assert commands[0] == Release(LEASE)
+    assert isinstance(commands[1], Ask)
+    assert decoder.released == [LEASE]
+
+
+def test_a_request_that_changes_while_it_is_being_asked_for_cancels() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    (old,) = decoder.ask()
+    decoder.ids = decoder.prompt = 80
+    assert decoder.match() == Match(None, ask=True)
+    assert decoder.ask()[0] == Cancel(1)
+    assert isinstance(old, Ask)
+    assert decoder.answer(old) == [Release(LEASE)]
+
+
+def test_local_blocks_that_vanished_are_asked_for() -> None:
+    decoder = Decoder(51, {0, 1, 2}, {50})
+    decoder.lookup(first=2)
+    assert decoder.match(16) == Match(None, ask=True)
+    decoder.lookup(first=1)
+    assert decoder.released == [LEASE]
+    assert decoder.match(16).tokens == 34
+
+
+def test_a_lease_of_a_lost_session_is_not_used() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    decoder.lookup()
+    decoder.session = LATER
+    assert decoder.match() == Match(None, ask=True)
+    decoder.lease = LeaseRef(LATER, 1)
+    decoder.lookup()
+    assert decoder.match().tokens == 48
+    assert decoder.released == [LEASE]
+
+
+def test_allocated_with_nothing_releases() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    decoder.lookup()
+    assert decoder.match().tokens == 48
+    assert decoder.allocate(0) == [Release(LEASE)]
+    assert decoder.allocate(0) == []
+    assert decoder.match().tokens == 0
+
+
+def test_no_second_claim_after_a_failed_load() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    decoder.lookup()
+    decoder.match()
+    decoder.allocate(48)
+    assert decoder.receive(failed=True) == [Release(LEASE)]
+    assert decoder.match() == Match(0)
+    assert decoder.ask() == []
+    decoder.ids += 1
+    assert decoder.match() == Match(0)
+    assert decoder.asks == 1
+
+
+def test_after_a_preemption_it_is_looked_up_again() -> None:
+    decoder = Decoder(51, {0, 1, 2}, {50})
+    decoder.lookup()
+    decoder.match()
+    decoder.allocate(50)
+    decoder.receive()
+    decoder.ids = 53
+    assert decoder.match() == Match(None, ask=True)
+    decoder.lease = LeaseRef(SESSION, 6)
+    decoder.lookup()
+    assert decoder.match().tokens == 50
+
+
+@pytest.mark.parametrize("moment", ["asking", "answered", "matched", "settled", "loading", "loaded", "barred"])
+def test_aborted_at_any_point(moment: str) -> None:
+    decoder = Decoder(51, set() if moment == "settled" else {0, 1, 2})
+    (ask,) = decoder.ask()
+    assert isinstance(ask, Ask)
+    if moment != "asking":
+        decoder.answer(ask)
+    if moment not in ("asking", "answered"):
+        decoder.match()
+    if moment in ("loading", "loaded", "barred"):
+        decoder.allocate(48)
+    if moment in ("loaded", "barred"):
+        decoder.receive(failed=moment == "barred")
+    commands = decoder.finish()
+    if moment == "asking":
+        assert commands == [Cancel(1)]
+        decoder.answer(ask)
+    if moment == "loading":
+        assert commands == []
+        assert decoder.tracker.requests == 1
+        assert decoder.receive() == [Release(LEASE)]
+    assert decoder.released == ([] if moment == "settled" else [LEASE])
+    assert decoder.tracker.requests == decoder.tracker.open_leases == decoder.tracker.open_lookups == 0
+    assert decoder.finish() == []
+
+
+def test_a_claim_that_nobody_prepared_ends_as_failed() -> None:
+    decoder = Decoder(51)
+    assert decoder.allocate(20) == [Load("r", (200, 201), None, (), (), "not_leased")]
+    assert decoder.receive(failed=True) == []
+
+
+class TestStrict:
+    def test_all_there(self) -> None:
+        decoder = Decoder(51, {0, 1, 2}, {50}, strict=True)
+        decoder.lookup()
+        assert decoder.match() == Match(50)
+
+    def test_incomplete_is_claimed_in_order_to_fail(self) -> None:
+        decoder = Decoder(51, {0, 1, 2}, strict=True)
+        decoder.lookup()
+        match = decoder.match(16)
+        assert match == Match(34, refuse="prompt_incomplete", commands=(Release(LEASE),))
+        assert decoder.allocate(34) == [Load("r", (201, 202, 203), None, (), (), "prompt_incomplete")]
+        assert decoder.receive(failed=True) == []
+        assert decoder.released == [LEASE]
+
+    def test_asked_twice_it_refuses_twice_and_releases_once(self) -> None:
+        decoder = Decoder(51, {0}, strict=True)
+        decoder.lookup()
+        assert decoder.match().refuse == decoder.match().refuse == "prompt_incomplete"
+        assert decoder.released == [LEASE]
+
+    def test_the_reason_is_the_tiers(self) -> None:
+        decoder = Decoder(51, strict=True)
+        (ask,) = decoder.ask()
+        assert isinstance(ask, Ask)
+        decoder.answer(ask, "pool_too_small")
+        assert decoder.match() == Match(50, refuse="pool_too_small")
+
+    def test_one_id_needs_nothing(self) -> None:
+        decoder = Decoder(1, strict=True)
+        assert decoder.ask() == []
+        assert decoder.match() == Match(0)
+
+    def test_all_in_the_local_cache(self) -> None:
+        decoder = Decoder(49, strict=True)
+        assert decoder.ask(first=3) == []
+        assert decoder.match(48) == Match(0)
+
+    def test_it_waits_for_a_tier_but_not_for_ever(self) -> None:
+        decoder = Decoder(51, {0, 1, 2}, {50}, strict=True)
+        decoder.session = None
+        decoder.ask()
+        decoder.tracker.unanswerable(1)
+        decoder.tracker.validate()
+        assert decoder.match() == Match(None)
+        decoder.session = SESSION
+        decoder.now = 5.0
+        assert decoder.match() == Match(None, ask=True)
+        decoder.session = None
+        decoder.ask()
+        decoder.tracker.unanswerable(2)
+        decoder.now = 6.1
+        assert decoder.match() == Match(50, refuse="no_tier")
+
+    def test_a_preempted_decoder_loads_its_prompt_again(self) -> None:
+        decoder = Decoder(70, {0, 1, 2}, {50}, strict=True, prompt=51)
+        decoder.lookup()
+        assert decoder.match() == Match(50)
