@@ -1,7 +1,7 @@
 """Events: one XPUB per process, numbered per topic, with a welcome for each new subscriber and beats that show the head.
 
-A message's header carries (node, epoch, seq). `welcome` and beats carry the head instead of a number of their own, so a subscriber
-that lost the tail notices it at the next beat.
+A message's header carries (node, epoch, seq). `welcome` and beats carry the head instead of a number of their own, so a
+subscriber that lost the tail notices it at the next beat.
 
     topics    s.<session>  grants, acks and beats of one session        c  catalogue deltas and beats
               i            intents, for taps                            n  nodes up and down (metaserver)

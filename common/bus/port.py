@@ -1,7 +1,7 @@
 """A ZeroMQ socket on an asyncio event loop, without `zmq.asyncio`.
 
-The socket's descriptor is edge-triggered: it becomes readable when *anything* about the socket changes, and stays silent until all
-of it was looked at. So every wake-up drains, and every send looks for input afterwards. A drain stops after BATCH messages and
+The socket's descriptor is edge-triggered: it becomes readable when *anything* about the socket changes, and stays silent until
+all of it was looked at. So every wake-up drains, and every send looks for input afterwards. A drain stops after BATCH messages and
 goes on in the next turn of the loop, so that timers and other sockets get theirs under load.
 """
 

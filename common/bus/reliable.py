@@ -3,7 +3,8 @@
     publisher   SendWindow     push → due(now) → … → ack(next)
     receiver    ReceiveCursor  apply exactly `next`; lower: a duplicate, acknowledge again; higher: a gap, ask for `next` again
 
-Go-back-N: a gap makes the publisher repeat from the oldest. What is dropped is dropped before it is numbered, so numbers have no holes.
+Go-back-N: a gap makes the publisher repeat from the oldest. What is dropped is dropped before it is numbered, so there are no
+holes.
 """
 
 from __future__ import annotations

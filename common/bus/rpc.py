@@ -1,7 +1,7 @@
 """Request and reply: correlation, deadline, epoch.
 
-A request names the budget that is left (ms) and the epoch it is meant for (0: any). It is never retried here: what may be repeated
-knows its caller. Deadlines live on the pending request; no receive is ever cancelled (that loses messages).
+A request names the budget that is left (ms) and the epoch it is meant for (0: any). It is never retried here: what may be
+repeated, its caller knows. Deadlines live on the pending request; no receive is ever cancelled (that loses messages).
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class _Pending:
 class RpcClient:
     """A DEALER to one endpoint. Not thread-safe: use it on its loop only.
 
-    When a deadline passes and the peer was silent since the request was sent, the socket is replaced: that drops the requests that
-    queued for a dead peer, which the next life must not receive.
+    When a deadline passes and the peer was silent since the request was sent, the socket is replaced: that drops the requests
+    that queued for a dead peer, which the next life must not receive.
     """
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoint: str) -> None:

@@ -1,0 +1,130 @@
+"""What the pure tier asks its shell to do, in order: a `Table` stands before the message it justifies."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pegaflow.common.pool import SlotEntry
+from pegaflow.common.wire.codec import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request that the shell knows as `asker`."""
+
+    asker: Any
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    asker: Any
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    topic: bytes
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTopic:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTopic:
+    topic: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Store an entry of the slot table; `generation` > 0: raise the generation first."""
+
+    slot: int
+    generation: int
+    entry: SlotEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Hash:
+    """Checksum these pages (slot, length in bytes), off the loop; answered by `Hashed`."""
+
+    job: int
+    slots: Sequence[int]
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Locate:
+    """Ask the metaserver; answered by `Located_` with the same `ask`."""
+
+    ask: int
+    keys: Sequence[bytes]
+    wait_ms: int
+    expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PinAt:
+    """Ask a tier to keep pages still; answered by `PinAnswer` with the same `fetch`."""
+
+    fetch: int
+    endpoint: str
+    epoch: int
+    keys: Sequence[bytes]
+    shards: int
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinAt:
+    endpoint: str
+    epoch: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Post a NIXL READ; answered by `ReadEnded`. Offsets and lengths in bytes."""
+
+    fetch: int
+    peer: str
+    metadata: bytes
+    base: int
+    pool_bytes: int
+    local: array[int]
+    remote: array[int]
+    lengths: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The READ's deadline has passed; its slots stay in quarantine until `ReadEnded` comes."""
+
+    fetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Close the lock probe of a member that is gone; `unlink` its file if it is proven dead."""
+
+    session: int
+    member: int
+    unlink: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line for people."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+Command = Reply | Fail | Publish | OpenTopic | CloseTopic | Table | Hash | Locate | PinAt | UnpinAt | Read | GiveUp | Forget | Log

@@ -1,0 +1,84 @@
+"""What the shell tells the pure tier. Messages that came in are wrapped with who sent them; the rest are results of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pegaflow.common.wire.errors import PegaflowError
+from pegaflow.common.wire.messages.catalogue import Located
+from pegaflow.common.wire.messages.transfer import Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request. `asker` goes into the `Reply`; the lock behind an attach has been seen held."""
+
+    asker: Any
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A publication of an engine's process."""
+
+    session: int
+    member: int
+    seq: int
+    token: bytes
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """This member's lock is free: the process is dead."""
+
+    session: int
+    member: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backed:
+    """The first `granules` of the pool have memory."""
+
+    granules: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """Checksums of a `Hash` command's pages, 16 bytes each."""
+
+    job: int
+    checksums: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class LocateAnswer:
+    ask: int
+    answer: Located | PegaflowError
+
+
+@dataclass(frozen=True, slots=True)
+class PinAnswer:
+    """`sent_at` is the reader's clock from before it sent the pin."""
+
+    fetch: int
+    answer: Pinned | PegaflowError
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnded:
+    """`outcome` done, landed_late, or another code of the mover. Nothing can land in the destination any more."""
+
+    fetch: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Asked | Published | Proven | Backed | Hashed | LocateAnswer | PinAnswer | ReadEnded | Tick

@@ -1,0 +1,106 @@
+"""Leases and pins, pure: permission to read pages that will not move while it lasts.
+
+    lease   a local engine's: idle for 2 s at a time (renewed by the scheduler half's `alive`), then loading until it is released
+    pin     another tier's: `ttl` plus a margin, counted from the answer; the reader counts from before it asked
+
+A local lease may run out safely: the generation tells the reader. A pin may not, hence the margin.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pegaflow.services.tier.pages import Page, Pages, granules
+
+IDLE_S = 2.0
+MARGIN_S = 1.0
+MAX_LEASED = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """`session` 0: a pin of another tier. `expires` infinity: loading."""
+
+    number: int
+    session: int
+    pages: list[Page]
+    expires: float
+    reader: str = ""
+
+    @property
+    def granules(self) -> int:
+        return sum(granules(length) for page in self.pages for length in page.lengths)
+
+
+class Leases:
+    """Every open lease; each holds one reference on each of its pages."""
+
+    def __init__(self, pages: Pages, counts: dict[str, int]) -> None:
+        self._pages, self._counts = pages, counts
+        self._numbers = itertools.count(1)
+        self.open: dict[int, Lease] = {}
+        self._idle_granules = 0
+
+    def adopt(self, session: int, pages: list[Page], now: float) -> Lease:
+        """A new idle lease over pages whose references the caller hands over."""
+        lease = Lease(next(self._numbers), session, pages, now + IDLE_S)
+        self.open[lease.number] = lease
+        self._idle_granules += lease.granules
+        return lease
+
+    def pin(self, reader: str, pages: list[Page], ttl_s: float, now: float) -> Lease:
+        """A new pin; takes the references itself."""
+        for page in pages:
+            page.refs += 1
+        lease = Lease(next(self._numbers), 0, pages, now + ttl_s + MARGIN_S, reader)
+        self.open[lease.number] = lease
+        return lease
+
+    def renew(self, numbers: Iterable[int], session: int, now: float) -> None:
+        """Idle leases last IDLE_S from now, unless more than half of the pool is leased."""
+        if self._idle_granules > MAX_LEASED * self._pages.allocator.backed:
+            self._counts["renewals_refused"] += 1
+            return
+        for number in numbers:
+            lease = self.open.get(number)
+            if lease is not None and lease.session == session:
+                lease.expires = max(lease.expires, now + IDLE_S)
+
+    def loading(self, numbers: Iterable[int], session: int) -> None:
+        """Ranks are about to copy: from now on the lease ends with its release only."""
+        for number in numbers:
+            lease = self.open.get(number)
+            if lease is not None and lease.session == session and lease.expires != float("inf"):
+                self._idle_granules -= lease.granules
+                lease.expires = float("inf")
+
+    def release(self, numbers: Iterable[int], session: int) -> None:
+        """Ends leases of this session (0: pins); others are ignored."""
+        for number in list(numbers):
+            lease = self.open.get(number)
+            if lease is not None and lease.session == session:
+                self._end(lease)
+
+    def of_session(self, session: int) -> list[int]:
+        return [lease.number for lease in self.open.values() if lease.session == session]
+
+    def expire(self, now: float) -> None:
+        for lease in [lease for lease in self.open.values() if lease.expires <= now]:
+            self._counts["leases_expired"] += 1
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        del self.open[lease.number]
+        if lease.session and lease.expires != float("inf"):
+            self._idle_granules -= lease.granules
+        for page in lease.pages:
+            page.refs -= 1
+            self._pages.free_if_done(page)
+
+    def validate(self) -> None:
+        idle = sum(lease.granules for lease in self.open.values() if lease.session and lease.expires != float("inf"))
+        assert idle == self._idle_granules
+        for lease in self.open.values():
+            assert all(page.refs > 0 for page in lease.pages)

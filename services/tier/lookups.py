@@ -1,0 +1,301 @@
+"""Lookups, pure: which prefix of these keys can be had here, now or within the wait (PROTOCOL.md 3.1).
+
+A lookup walks its keys in order. A sealed key is taken (one reference, so that it stays); anything else is waited for if that
+makes sense: a pending or arriving key always, a key that another node holds by fetching it, an unknown one only if it is
+expected. The answer goes out when the walk can get no further; the references taken become its lease.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError
+from pegaflow.common.wire.messages import catalogue, loads
+from pegaflow.common.wire.messages.catalogue import NO_OWNER, Located
+from pegaflow.common.wire.messages.loads import Hits
+from pegaflow.services.tier.commands import Command, Locate, Reply
+from pegaflow.services.tier.fetches import Fetches, Owner
+from pegaflow.services.tier.leases import Leases
+from pegaflow.services.tier.pages import Page, Pages, PageState
+from pegaflow.services.tier.sessions import Session
+
+HOP_S = 0.05
+RETRY_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class OpenLookup:
+    """`got`: pages of the prefix found so far, with their references. `owners`: who is said to hold a key."""
+
+    number: int
+    asker: Any
+    session: Session
+    keys: Sequence[bytes]
+    tails: Sequence[bytes]
+    deadline: float
+    expected: bool
+    got: list[Page] = field(default_factory=list)
+    tail: int = -1
+    sources: bytearray = field(default_factory=bytearray)
+    waits: set[bytes] = field(default_factory=set)
+    fetching: set[bytes] = field(default_factory=set)
+    owners: dict[bytes, list[Owner]] = field(default_factory=dict)
+    refused: set[tuple[bytes, str, int]] = field(default_factory=set)
+    exhausted: set[bytes] = field(default_factory=set)
+    retry_at: float = 0.0
+    asking: int = 0
+    failure: str = ""
+
+
+class Lookups:
+    """Lookups that have no answer yet. `metaserver`: is there one to ask?"""
+
+    def __init__(
+        self,
+        pages: Pages,
+        leases: Leases,
+        out: list[Command],
+        counts: dict[str, int],
+        jobs: itertools.count[int],
+        metaserver: bool,
+    ) -> None:
+        self._pages, self._leases, self._out, self._counts, self._jobs = pages, leases, out, counts, jobs
+        self._metaserver = metaserver
+        self.fetches: Fetches  # set by the tier; the two refer to each other
+        self.open: dict[tuple[int, int], OpenLookup] = {}
+        self._waiting: dict[bytes, set[OpenLookup]] = {}
+        self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
+        self._dirty: dict[OpenLookup, None] = {}
+
+    # --- asked -------------------------------------------------------------------------------------------------------
+
+    def lookup(self, asker: Any, session: Session, message: loads.Lookup, now: float) -> None:
+        self.cancel(session, [message.lookup])
+        deadline = now + message.wait_ms / 1e3
+        lookup = OpenLookup(message.lookup, asker, session, message.keys, message.tails, deadline, message.expected)
+        self.open[session.number, message.lookup] = lookup
+        self._advance(lookup, now)
+
+    def cancel(self, session: Session, numbers: Iterable[int]) -> None:
+        """Lookups that nobody wants any more; unknown ones are ignored."""
+        for number in list(numbers):
+            lookup = self.open.get((session.number, number))
+            if lookup is not None:
+                self._forget(lookup)
+                for page in lookup.got:
+                    page.refs -= 1
+                    self._pages.free_if_done(page)
+                self._answer_nothing(lookup, "cancelled")
+
+    def of_session(self, session: Session) -> list[int]:
+        return [number for owner, number in self.open if owner == session.number]
+
+    # --- woken -------------------------------------------------------------------------------------------------------
+
+    def wake(self, key: bytes) -> None:
+        """Something happened to this key: those who wait for it look again at the end of this turn."""
+        for lookup in self._waiting.get(key, ()):
+            self._dirty[lookup] = None
+
+    def run(self, now: float) -> None:
+        """Lets every woken lookup get as far as it can."""
+        while self._dirty:
+            lookup = next(iter(self._dirty))
+            del self._dirty[lookup]
+            if self.open.get((lookup.session.number, lookup.number)) is lookup:
+                self._advance(lookup, now)
+
+    def tick(self, now: float) -> None:
+        for lookup in self.open.values():
+            if now >= lookup.deadline or (lookup.retry_at and now >= lookup.retry_at):
+                self._dirty[lookup] = None
+
+    def located(self, ask: int, answer: Located | PegaflowError, now: float) -> None:
+        lookup, keys = self._asks.pop(ask, (None, []))
+        if lookup is None or lookup.asking != ask:
+            return
+        lookup.asking = 0
+        if isinstance(answer, PegaflowError) or len(answer.states) != len(keys):
+            self._counts["locate_failed"] += 1
+            lookup.failure = answer.code if isinstance(answer, PegaflowError) else ErrorCode.BAD_MESSAGE
+            lookup.exhausted.update(keys)
+        else:
+            self._learn(lookup, keys, answer)
+        if lookup.expected and lookup.exhausted:
+            lookup.retry_at = now + RETRY_S
+        self._dirty[lookup] = None
+
+    def _learn(self, lookup: OpenLookup, keys: list[bytes], answer: Located) -> None:
+        some = catalogue.SEALED in answer.states
+        for i, key in enumerate(keys):
+            owners = [
+                Owner(answer.nodes[owner], answer.epochs[owner], answer.requests[owner])
+                for owner in answer.owners[i * answer.width : (i + 1) * answer.width]
+                if owner != NO_OWNER
+            ]
+            owners = [owner for owner in owners if (key, owner.node, owner.epoch) not in lookup.refused]
+            if owners:
+                lookup.owners[key] = owners
+            elif not some or (answer.states[i] == catalogue.GONE and not lookup.expected) or answer.states[i] == catalogue.SEALED:
+                lookup.exhausted.add(key)  # the metaserver would not wait for it, or has waited
+
+    def failed(self, keys: Sequence[bytes], owner: Owner, code: str) -> None:
+        """This owner did not deliver these keys: whoever waits for them asks somebody else."""
+        for key in keys:
+            for lookup in self._waiting.get(key, ()):
+                lookup.refused.add((key, owner.node, owner.epoch))
+                lookup.failure = code
+                left = [other for other in lookup.owners.get(key, ()) if other != owner]
+                lookup.owners[key] = left
+                if not left:
+                    lookup.exhausted.add(key)
+
+    # --- the walk ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, lookup: OpenLookup, now: float) -> None:
+        index = self._pages.index
+        while len(lookup.got) < len(lookup.keys):
+            key = lookup.keys[len(lookup.got)]
+            page = index.get(key)
+            if page is None or page.state is not PageState.SEALED:
+                if self._wait_for(lookup, [key], now):
+                    return
+                break
+            self._take(lookup, page)
+        else:
+            for i, key in enumerate(lookup.tails):
+                page = index.get(key)
+                if page is not None and page.state is PageState.SEALED:
+                    self._take(lookup, page)
+                    lookup.tail = i
+                    break
+            else:
+                if lookup.tails and self._wait_for(lookup, lookup.tails, now):
+                    return
+        self._answer(lookup, now)
+
+    def _take(self, lookup: OpenLookup, page: Page) -> None:
+        page.refs += 1
+        lookup.got.append(page)
+        lookup.sources.append(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL)
+
+    def _wait_for(self, lookup: OpenLookup, candidates: Sequence[bytes], now: float) -> bool:
+        """True: it makes sense to wait for one of the candidates, and everything that makes it come is under way."""
+        if now >= lookup.deadline:
+            if not lookup.failure and self._hopeful(lookup, candidates):
+                lookup.failure = ErrorCode.DEADLINE
+            return False
+        if lookup.retry_at and now >= lookup.retry_at:
+            lookup.retry_at = 0.0
+            lookup.exhausted.clear()
+        for key in candidates:
+            if key not in lookup.waits:
+                lookup.waits.add(key)
+                self._waiting.setdefault(key, set()).add(lookup)
+        if any(key in self._pages.index for key in candidates):
+            return True
+        if any(lookup.owners.get(key) for key in candidates):
+            if self._fetch(lookup, now):
+                return True
+            lookup.failure = ErrorCode.NO_SPACE
+            return False
+        if lookup.asking:
+            return True
+        if self._metaserver and not all(key in lookup.exhausted for key in candidates):
+            self._ask(lookup, now)
+            return True
+        return lookup.expected
+
+    def _hopeful(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> bool:
+        return lookup.expected or any(key in self._pages.index or lookup.owners.get(key) for key in candidates)
+
+    def _rest(self, lookup: OpenLookup) -> list[bytes]:
+        return [*lookup.keys[len(lookup.got) :], *lookup.tails]
+
+    def _ask(self, lookup: OpenLookup, now: float) -> None:
+        index, owners = self._pages.index, lookup.owners
+        keys = [key for key in self._rest(lookup) if key not in index and not owners.get(key) and key not in lookup.exhausted]
+        lookup.asking = next(self._jobs)
+        self._asks[lookup.asking] = (lookup, keys)
+        wait_ms = max(0, int((lookup.deadline - now - HOP_S) * 1e3))
+        self._out.append(Locate(lookup.asking, keys, wait_ms, lookup.expected))
+
+    def _fetch(self, lookup: OpenLookup, now: float) -> bool:
+        """Fetches everything up to the first key that nobody is known to hold. False: there is no space even for the first."""
+        runs: list[tuple[Owner, list[bytes]]] = []
+        full = lookup.keys[len(lookup.got) :]
+        for i, key in enumerate([*full, *lookup.tails]):
+            if key in self._pages.index:
+                continue
+            owners = lookup.owners.get(key)
+            if not owners:
+                if i < len(full):
+                    break
+                continue  # the other tail may be there
+            if not runs or runs[-1][0] != owners[0]:
+                runs.append((owners[0], []))
+            runs[-1][1].append(key)
+        started = 0
+        for owner, keys in runs:
+            count = self.fetches.start(owner, keys, lookup.session.lengths(), now)
+            started += count
+            lookup.fetching.update(keys[:count])
+            for key in keys[:count]:
+                if key not in lookup.waits:
+                    lookup.waits.add(key)
+                    self._waiting.setdefault(key, set()).add(lookup)
+            if count < len(keys):
+                break
+        return started > 0
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _forget(self, lookup: OpenLookup) -> None:
+        self.open.pop((lookup.session.number, lookup.number), None)
+        self._dirty.pop(lookup, None)
+        self._asks.pop(lookup.asking, None)
+        for key in lookup.waits:
+            waiting = self._waiting[key]
+            waiting.discard(lookup)
+            if not waiting:
+                del self._waiting[key]
+
+    def _answer(self, lookup: OpenLookup, now: float) -> None:
+        self._forget(lookup)
+        full = len(lookup.got) - (lookup.tail >= 0)
+        whole = full == len(lookup.keys) and (lookup.tail >= 0 or not lookup.tails)
+        reason = "" if whole else lookup.failure or ErrorCode.UNKNOWN
+        self._counts["lookups"] += 1
+        if not lookup.got:
+            self._answer_nothing(lookup, reason)
+            return
+        self._counts["hit_pages"] += len(lookup.got)
+        lease = self._leases.adopt(lookup.session.number, lookup.got, now)
+        self._pages.touch(lookup.got)
+        slots = array("I", [slot for page in lookup.got for slot in page.slots])
+        generations = array("Q", [generation for page in lookup.got for generation in page.generations])
+        shards = len(lookup.got[0].slots)
+        hits = Hits(
+            lookup.number, lease.number, full, lookup.tail, shards, slots, generations, bytes(lookup.sources), str(reason)
+        )
+        self._out.append(Reply(lookup.asker, hits))
+
+    def _answer_nothing(self, lookup: OpenLookup, reason: str) -> None:
+        hits = Hits(lookup.number, 0, 0, -1, max(1, lookup.session.shards), array("I"), array("Q"), b"", str(reason))
+        self._out.append(Reply(lookup.asker, hits))
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def validate(self) -> None:
+        for key, lookups in self._waiting.items():
+            assert lookups and all(key in lookup.waits for lookup in lookups)
+        for (session, number), lookup in self.open.items():
+            assert (lookup.session.number, lookup.number) == (session, number)
+            assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
+        assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())

@@ -1,0 +1,330 @@
+"""Pages of this tier, pure: one object per key, the index, the slots, recency, and what the catalogue hears of it.
+
+    PENDING ──all shards written, checksummed──▶ SEALED ──evicted, bad──▶ DOOMED ──nothing touches the slots──▶ freed
+       │ abandoned                                  ▲
+       ├──────────────▶ DOOMED                      │ first sealed wins
+       └ promise stale ▶ STALE ──written after all──┘
+    FETCHING ──READ ended in time, checksum fits──▶ SEALED      (else DOOMED)
+
+Only PENDING and SEALED pages are announced. A slot is free again when its page is out of the index, no process may write it any
+more and no job or lease refers to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import xxhash
+from pegaflow.common.pool import GRANULE, SlotEntry, SlotState
+from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.messages import catalogue
+from pegaflow.common.wire.messages.catalogue import CatalogueBeat, Delta
+from pegaflow.services.tier.commands import Command, Publish, Table
+from pegaflow.services.tier.slots import SlotAllocator
+
+TOPIC = b"c"
+KEEP_S = 10.0
+_MOD = 1 << 128
+_MEMORY = 0
+
+
+class PageState(StrEnum):
+    PENDING = "pending"
+    STALE = "stale"
+    FETCHING = "fetching"
+    SEALED = "sealed"
+    DOOMED = "doomed"
+
+
+class Page:
+    """One key and its slots, one per shard. `writers[i]` is the member that may still write slot i (0: nobody)."""
+
+    __slots__ = (
+        "checksums",
+        "generations",
+        "grant",
+        "keep_until",
+        "key",
+        "lengths",
+        "refs",
+        "request",
+        "rows",
+        "session",
+        "slots",
+        "state",
+        "unwritten",
+        "writers",
+    )
+
+    def __init__(self, key: bytes, state: PageState, slots: list[int], generations: list[int], lengths: tuple[int, ...]) -> None:
+        self.key, self.state, self.slots, self.generations, self.lengths = key, state, slots, generations, lengths
+        self.rows = 0
+        self.refs = 0
+        self.session = 0
+        self.grant = 0
+        self.request = ""
+        self.writers = [0] * len(slots)
+        self.unwritten = set(range(len(slots)))
+        self.checksums: list[bytes] = []
+        self.keep_until = 0.0
+
+    @property
+    def size(self) -> int:
+        return sum(self.lengths)
+
+
+def granules(length: int) -> int:
+    """How many granules a page of `length` bytes takes."""
+    return -(-length // GRANULE)
+
+
+def entry_digest(key: bytes, state: int, level: int, size: int) -> int:
+    """One key's share of the catalogue digest (PROTOCOL.md 5.4)."""
+    return int(xxhash.xxh3_128_intdigest(key + bytes((state, level)) + size.to_bytes(8, "little")))
+
+
+class Pages:
+    """Index, slots and recency. Commands go to `out`, in the order in which they must be carried out."""
+
+    def __init__(self, total_granules: int, out: list[Command], counts: dict[str, int]) -> None:
+        self._out, self._counts = out, counts
+        self.allocator = SlotAllocator(total_granules)
+        self.index: dict[bytes, Page] = {}
+        self.aside: set[Page] = set()  # STALE and DOOMED pages whose slots are not free yet
+        self._recency: dict[tuple[int, ...], OrderedDict[bytes, Page]] = {}
+        self._generations: dict[int, int] = {}
+        self._announced: dict[bytes, tuple[int, int]] = {}
+        self._changes: dict[bytes, tuple[int, int]] = {}
+        self.digest = 0
+        self.sealed = 0
+        self.pending = 0
+        self.head = 0
+
+    # --- slots -------------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self, key: bytes, state: PageState, lengths: tuple[int, ...], now: float, request: str = "", session: int = 0
+    ) -> Page | None:
+        """Slots for a new page, evicting older ones if need be; None: no space. `request` pages are not evicted for their own."""
+        slots: list[int] = []
+        for length in lengths:
+            slot = self._take(granules(length), lengths, now, request, session)
+            if slot is None:
+                for taken in slots:
+                    self._give(taken)
+                self._counts["no_space"] += 1
+                return None
+            slots.append(slot)
+        page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)
+        page.request, page.session = request, session
+        self.index[key] = page
+        if state is PageState.PENDING:
+            self._announce(page)
+        return page
+
+    def _raise(self, slot: int) -> int:
+        generation = self._generations.get(slot, 0) + 1
+        self._generations[slot] = generation
+        return generation
+
+    def _take(self, size: int, lengths: tuple[int, ...], now: float, request: str, session: int) -> int | None:
+        while (slot := self.allocator.take(size)) is None:
+            if not self._evict(lengths, now, request, session) and not self._reclaim(size, now, request, session):
+                return None
+        return slot
+
+    def _evict(self, shape: tuple[int, ...], now: float, request: str, session: int) -> bool:
+        for page in self._recency.get(shape, {}).values():
+            if self._evictable(page, now, request, session):
+                self.drop(page)
+                self._counts["evicted"] += 1
+                return True
+        return False
+
+    @staticmethod
+    def _evictable(page: Page, now: float, request: str, session: int) -> bool:
+        own = bool(request) and page.request == request and page.session == session
+        return page.refs == 0 and page.keep_until <= now and not own
+
+    def _reclaim(self, size: int, now: float, request: str, session: int) -> bool:
+        """A page size that owns no slab takes one from the size that owns most, page by page."""
+        if not self.allocator.fits(size) or self.allocator.slabs(size):
+            return False
+        victims = sorted(self._recency, key=lambda shape: -sum(map(granules, shape)) * len(self._recency[shape]))
+        return any(self._evict(shape, now, request, session) for shape in victims)
+
+    def _give(self, slot: int) -> None:
+        retired = self.allocator.give(slot)
+        if retired is not None:  # the slab may serve another page size: see slots.py
+            for start in retired:
+                self._out.append(Table(start, self._raise(start), SlotEntry(SlotState.FREE)))
+
+    def free_if_done(self, page: Page) -> None:
+        """Gives the slots back once nobody can touch them and nobody can find them."""
+        if page.state is not PageState.DOOMED or page.refs or any(page.writers):
+            return
+        self.aside.discard(page)
+        for slot in page.slots:
+            self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE)))
+            self._give(slot)
+        page.slots = []
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def store_granted(self, page: Page) -> None:
+        """Generation first, then the entry: before anybody hears of the grant."""
+        state = SlotState.READING if page.state is PageState.FETCHING else SlotState.GRANTED
+        self._store(page, state, raised=True)
+
+    def quarantine(self, page: Page) -> None:
+        """A READ that was given up may still land: the slots are not free, whatever else happens."""
+        self._store(page, SlotState.QUARANTINED)
+
+    def _store(self, page: Page, state: SlotState, raised: bool = False) -> None:
+        for shard, slot in enumerate(page.slots):
+            entry = SlotEntry(
+                state,
+                page.key,
+                shard,
+                page.rows,
+                page.lengths[shard],
+                page.writers[shard],
+                page.checksums[shard] if page.checksums else bytes(16),
+                page.grant,
+            )
+            self._out.append(Table(slot, page.generations[shard] if raised else 0, entry))
+
+    def seal(self, page: Page, checksums: Sequence[bytes]) -> bool:
+        """All bytes are in and checksummed. False: another copy was first, this one goes."""
+        there = self.index.get(page.key)
+        if there is not page:
+            if there is not None and there.state is PageState.SEALED:
+                self._counts["duplicates"] += 1
+                self.doom(page)
+                return False
+            if there is not None and there.state is PageState.PENDING:
+                there.state = PageState.STALE  # it lost the race; its writers still own its slots
+                self.aside.add(there)
+            elif there is not None:
+                self.index.pop(page.key)
+                there.state = PageState.DOOMED
+                self.aside.add(there)
+        self.aside.discard(page)
+        self.index[page.key] = page
+        page.state = PageState.SEALED
+        page.checksums = list(checksums)
+        self._store(page, SlotState.SEALED)
+        self._recency.setdefault(page.lengths, OrderedDict())[page.key] = page
+        self._announce(page)
+        return True
+
+    def stale(self, page: Page) -> None:
+        """The promise is not believed any more; who holds the slots may still write them."""
+        self._leave_index(page)
+        page.state = PageState.STALE
+        self.aside.add(page)
+
+    def doom(self, page: Page) -> None:
+        """The page will not be (or is no longer) visible; its slots go when nobody can touch them."""
+        if page.state is not PageState.DOOMED:
+            self._leave_index(page)
+            page.state = PageState.DOOMED
+            self.aside.add(page)
+        self.free_if_done(page)
+
+    def drop(self, page: Page) -> None:
+        """A sealed page is evicted or was found bad."""
+        self._counts["dropped"] += 1
+        self.doom(page)
+
+    def _leave_index(self, page: Page) -> None:
+        if self.index.get(page.key) is page:
+            del self.index[page.key]
+            self._withdraw(page.key)
+        self._recency.get(page.lengths, OrderedDict()).pop(page.key, None)
+
+    # --- recency -----------------------------------------------------------------------------------------------------
+
+    def touch(self, pages: Iterable[Page]) -> None:
+        """Makes a chain recent, children first, so that parents outlive them."""
+        for page in reversed(list(pages)):
+            recency = self._recency.get(page.lengths)
+            if recency is not None and page.key in recency:
+                recency.move_to_end(page.key)
+
+    # --- catalogue ---------------------------------------------------------------------------------------------------
+
+    def _announce(self, page: Page) -> None:
+        state = catalogue.SEALED if page.state is PageState.SEALED else catalogue.PENDING
+        self._withdraw(page.key, quiet=True)
+        self._announced[page.key] = (state, page.size)
+        self._account(page.key, state, page.size, 1)
+        self._changes[page.key] = (state, page.size)
+
+    def _withdraw(self, key: bytes, quiet: bool = False) -> None:
+        known = self._announced.pop(key, None)
+        if known is not None:
+            self._account(key, *known, -1)
+            if not quiet:
+                self._changes[key] = (catalogue.GONE, 0)
+
+    def _account(self, key: bytes, state: int, size: int, sign: int) -> None:
+        self.digest = (self.digest + sign * entry_digest(key, state, _MEMORY, size)) % _MOD
+        if state == catalogue.SEALED:
+            self.sealed += sign
+        else:
+            self.pending += sign
+
+    def flush(self) -> list[bytes]:
+        """Publishes what changed, coalesced per key. Returns the keys, for those who wait for them."""
+        if not self._changes:
+            return []
+        changed = list(self._changes)
+        by_width: dict[int, list[bytes]] = {}
+        for key in changed:
+            by_width.setdefault(len(key), []).append(key)
+        for keys in by_width.values():
+            rows = [self._changes[key] for key in keys]
+            states, sizes = bytes(row[0] for row in rows), u32s(min(row[1], 0xFFFFFFFF) for row in rows)
+            self._out.append(Publish(TOPIC, Delta(keys, states, bytes(len(keys)), sizes)))
+            self.head += 1
+        self._changes.clear()
+        return changed
+
+    def beat(self) -> CatalogueBeat:
+        return CatalogueBeat(self.digest.to_bytes(16, "little"), self.pending, self.sealed)
+
+    def snapshot(self) -> list[bytes]:
+        """Keys for a walk that begins now."""
+        return list(self._announced)
+
+    def announced(self, key: bytes) -> tuple[int, int] | None:
+        """(state, size) as the catalogue should have it."""
+        return self._announced.get(key)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        self.allocator.validate()
+        used: set[int] = set()
+        for page in [*self.index.values(), *self.aside]:
+            for slot, length in zip(page.slots, page.lengths, strict=True):
+                cover = set(range(slot, slot + granules(length)))
+                assert not cover & used, f"slot {slot} is used twice"
+                used |= cover
+            assert page.refs >= 0
+        assert len(used) == self.allocator.backed - self.allocator.free_granules(), "slots leaked"
+        for key, page in self.index.items():
+            assert page.key == key
+            assert page.state in (PageState.PENDING, PageState.SEALED, PageState.FETCHING)
+            announced = page.state is not PageState.FETCHING
+            assert announced == (key in self._announced)
+            if page.state is PageState.SEALED:
+                assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
+                assert self._recency[page.lengths][key] is page
+        assert sum(map(len, self._recency.values())) == self.sealed
+        assert self.sealed + self.pending == len(self._announced)
+        total = sum(entry_digest(key, state, _MEMORY, size) for key, (state, size) in self._announced.items())
+        assert total % _MOD == self.digest

@@ -1,0 +1,215 @@
+"""Saving, pure: intent → grant → written by every shard → checksum → sealed (PROTOCOL.md 2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import xxhash
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.messages.saves import (
+    GRANTED,
+    HAVE,
+    KEY_MARK_BYTES,
+    NO_SPACE,
+    PENDING,
+    REFUSED,
+    Abandoned,
+    Grant,
+    Intent,
+    IntentSeen,
+    Written,
+)
+from pegaflow.services.tier.commands import Command, Hash, Publish
+from pegaflow.services.tier.pages import KEEP_S, Page, Pages, PageState
+from pegaflow.services.tier.sessions import Member, Session
+
+TAP = b"i"
+_FINGERPRINT_BYTES = 16
+
+
+def key_mark(key: bytes) -> bytes:
+    """Eight bytes of a key's content hash: they say that both ends mean the same page."""
+    return key[_FINGERPRINT_BYTES : _FINGERPRINT_BYTES + KEY_MARK_BYTES].ljust(KEY_MARK_BYTES, b"\0")
+
+
+def keys_digest(keys: list[bytes]) -> bytes:
+    """Digest of an intent's key list, 8 bytes."""
+    return bytes(xxhash.xxh3_64_digest(b"".join(keys)))
+
+
+@dataclass(slots=True, eq=False)
+class OpenGrant:
+    """A grant under which somebody may still write. `event`: its number on the session's topic."""
+
+    number: int
+    session: Session
+    event: int
+    pages: dict[int, tuple[Page, int]] = field(default_factory=dict)  # slot → page, shard
+
+
+class Saves:
+    """Grants that are open, and the checksum jobs of pages whose bytes are in."""
+
+    def __init__(
+        self, pages: Pages, out: list[Command], counts: dict[str, int], jobs: itertools.count[int], wake: Callable[[bytes], None]
+    ) -> None:
+        self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
+        self._numbers = itertools.count(1)
+        self.grants: dict[int, OpenGrant] = {}
+        self.hashing: dict[int, Page] = {}
+
+    def intent(self, session: Session, message: Intent, now: float) -> None:
+        """Answers an intent with a grant at once; a lack of space is an answer, not a reason to wait."""
+        lengths = session.lengths()
+        statuses = bytearray()
+        grant = OpenGrant(next(self._numbers), session, session.events + 1)
+        positions, slots, generations = u32s(), u32s(), u64s()
+        have: list[Page] = []
+        for position, key in enumerate(message.keys):
+            page = self._pages.index.get(key)
+            if page is not None:
+                status = HAVE if page.state is PageState.SEALED else PENDING
+                if status == HAVE:
+                    page.keep_until = now + KEEP_S
+                    page.request, page.session = message.requests[message.owners[position]], session.number
+                    have.append(page)
+            else:
+                stripe = message.stripes[position] if message.stripes else 0
+                writers = [session.writer(shard, stripe) for shard in range(session.shards)]
+                status = self._grant(session, grant, message, position, lengths, writers, now)
+                if status == GRANTED:
+                    page = self._pages.index[key]
+                    positions.append(position)
+                    slots.extend(page.slots)
+                    generations.extend(page.generations)
+            statuses.append(status)
+        self._pages.touch(have)
+        digest = keys_digest(list(message.keys))
+        if grant.pages:
+            self.grants[grant.number] = grant
+        self._counts["granted"] += len(positions)
+        answer = Grant(message.intent, grant.number, digest, bytes(statuses), session.shards, positions, slots, generations)
+        self.publish(session, answer)
+        self._out.append(
+            Publish(TAP, IntentSeen(session.number, message.intent, message.keys, bytes(statuses), message.requests))
+        )
+
+    def _grant(
+        self,
+        session: Session,
+        grant: OpenGrant,
+        message: Intent,
+        position: int,
+        lengths: tuple[int, ...],
+        writers: list[Member | None],
+        now: float,
+    ) -> int:
+        holders = [writer for writer in writers if writer is not None]
+        key = message.keys[position]
+        if not lengths or len(holders) != session.shards or not key.startswith(session.fingerprint):
+            self._counts["refused"] += 1
+            return REFUSED
+        request = message.requests[message.owners[position]]
+        page = self._pages.reserve(key, PageState.PENDING, lengths, now, request, session.number)
+        if page is None:
+            return NO_SPACE
+        page.rows, page.grant = message.rows[position], grant.number
+        page.writers = [holder.number for holder in holders]
+        self._pages.store_granted(page)
+        for shard, slot in enumerate(page.slots):
+            grant.pages[slot] = (page, shard)
+            holders[shard].grants.add(grant.number)
+        return GRANTED
+
+    def publish(self, session: Session, message: Grant) -> None:
+        session.events += 1
+        self._out.append(Publish(session.topic, message))
+
+    def ended(self, session: Session, member: Member, message: Written | Abandoned) -> None:
+        """A rank's last word about slots. Whatever does not fit exactly is ignored and counted."""
+        grant = self.grants.get(message.grant)
+        if grant is None or grant.session is not session:
+            self._counts["stale_words"] += len(message.slots)
+            return
+        for i, slot in enumerate(message.slots):
+            page, shard = grant.pages.get(slot, (None, 0))
+            mark = message.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)]
+            if (
+                page is None
+                or page.writers[shard] != member.number
+                or page.generations[shard] != message.generations[i]
+                or key_mark(page.key) != mark
+            ):
+                self._counts["stale_words"] += 1
+                continue
+            self._end(grant, slot, page, shard, isinstance(message, Written))
+        self._close(grant)
+
+    def _end(self, grant: OpenGrant, slot: int, page: Page, shard: int, written: bool) -> None:
+        del grant.pages[slot]
+        page.writers[shard] = 0
+        if not written:
+            self._counts["abandoned"] += 1
+            self._pages.doom(page)
+            return
+        page.unwritten.discard(shard)
+        if page.unwritten or page.state is PageState.DOOMED:
+            self._pages.free_if_done(page)
+            return
+        job = next(self._jobs)
+        page.refs += 1
+        self.hashing[job] = page
+        self._out.append(Hash(job, tuple(page.slots), page.lengths))
+
+    def _close(self, grant: OpenGrant) -> None:
+        holders = {page.writers[shard] for page, shard in grant.pages.values()}
+        for member in grant.session.members.values():
+            if member.number not in holders:
+                member.grants.discard(grant.number)
+        if not grant.pages:
+            self.grants.pop(grant.number, None)
+
+    def hashed(self, page: Page, checksums: list[bytes]) -> None:
+        page.refs -= 1
+        if page.state is PageState.DOOMED:
+            self._pages.free_if_done(page)
+        elif self._pages.seal(page, checksums):
+            self._counts["sealed"] += 1
+            self._counts["sealed_bytes"] += page.size
+        self._wake(page.key)
+
+    def end_for(self, session: Session, member: Member, grants: set[int]) -> None:
+        """Everything this member still holds under these grants counts as abandoned: it said so, or it is dead."""
+        for number in sorted(grants):
+            grant = self.grants.get(number)
+            if grant is None:
+                member.grants.discard(number)
+                continue
+            for slot, (page, shard) in list(grant.pages.items()):
+                if page.writers[shard] == member.number and grant.session is session:
+                    self._end(grant, slot, page, shard, False)
+                    self._wake(page.key)
+            self._close(grant)
+
+    def distrust(self, session: Session) -> None:
+        """The session has been silent: its promises are gone for lookups, its slots stay reserved."""
+        for grant in self.grants.values():
+            if grant.session is not session:
+                continue
+            for page, _ in grant.pages.values():
+                if page.state is PageState.PENDING:
+                    self._pages.stale(page)
+                    self._counts["promises_stale"] += 1
+                    self._wake(page.key)
+
+    def validate(self) -> None:
+        for number, grant in self.grants.items():
+            assert grant.number == number and grant.pages
+            for slot, (page, shard) in grant.pages.items():
+                assert page.slots[shard] == slot
+                holder = grant.session.members.get(page.writers[shard])
+                assert holder is not None and number in holder.grants, "a grant without a living holder"
+        for page in self.hashing.values():
+            assert page.refs > 0

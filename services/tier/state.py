@@ -1,0 +1,441 @@
+"""The tier, pure: `handle(event, now) -> list[command]`.
+
+    sessions   who is attached          saves    intents, grants, checksums     leases   what must not move
+    pages      index, slots, recency    lookups  who waits for what             fetches  pages on their way from other tiers
+
+No sockets, no clock, no threads: time, randomness and results come in, commands go out and are carried out in order. `validate()`
+checks every part and how they fit together; tests call it after each event.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from pegaflow.common.pool import GRANULE
+from pegaflow.common.wire.codec import Message
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.errors import ErrorCode, RemoteError
+from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, Detach, SessionBeat
+from pegaflow.common.wire.messages.catalogue import Sync, SyncChunk
+from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
+from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
+from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
+from pegaflow.services.tier import events
+from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply, UnpinAt
+from pegaflow.services.tier.fetches import Fetches
+from pegaflow.services.tier.leases import Leases
+from pegaflow.services.tier.lookups import Lookups
+from pegaflow.services.tier.pages import TOPIC, Page, Pages, PageState
+from pegaflow.services.tier.saves import Saves
+from pegaflow.services.tier.sessions import Member, Session, Sessions
+
+BEAT_S = 0.5
+SYNC_KEYS = 4096
+MAX_PIN_TTL_S = 60.0
+MAX_SYNCS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a tier tells everyone about itself. `agent`, `metadata`, `base`: its NIXL agent, once the mover is up."""
+
+    node: str
+    epoch: int
+    pool_path: str
+    pool_bytes: int
+    table_path: str
+    intents: str
+    events: str
+    control: str
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The mover's NIXL agent as other tiers need to know it."""
+
+    name: str
+    metadata: bytes
+    base: int
+
+
+class TierState:
+    """One life of one tier."""
+
+    def __init__(
+        self,
+        place: Place,
+        random: Callable[[int], bytes],
+        topic: Callable[[int], bytes],
+        *,
+        metaserver: bool = False,
+        fingerprint: bytes = b"",
+    ) -> None:
+        self.place = place
+        self.agent: Agent | None = None
+        self.draining = False
+        self.counts: Counter[str] = Counter()
+        self._out: list[Command] = []
+        jobs = itertools.count(1)
+        self.pages = Pages(place.pool_bytes // GRANULE, self._out, self.counts)
+        self.sessions = Sessions(topic, random, fingerprint)
+        self.leases = Leases(self.pages, self.counts)
+        self.lookups = Lookups(self.pages, self.leases, self._out, self.counts, jobs, metaserver)
+        self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake)
+        self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
+        self.lookups.fetches = self.fetches
+        self._beat_at = 0.0
+        self._walks: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
+
+    def handle(self, event: events.Event, now: float) -> list[Command]:
+        """Takes one event in; returns what to do, in order. The caller owns the list."""
+        self._event(event, now)
+        while True:
+            changed = self.pages.flush()
+            for key in changed:
+                self.lookups.wake(key)
+            self.lookups.run(now)
+            if not changed:
+                break
+        out = list(self._out)
+        self._out.clear()
+        return out
+
+    def _event(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.Asked():
+                try:
+                    self._asked(event.asker, event.message, now)
+                except RemoteError as error:
+                    self._out.append(Fail(event.asker, error.code, error.text))
+            case events.Published():
+                self._published(event, now)
+            case events.Proven():
+                self._proven(event)
+            case events.Backed():
+                self.pages.allocator.grow(event.granules)
+            case events.Hashed():
+                page = self.saves.hashing.pop(event.job, None)
+                if page is not None:
+                    self.saves.hashed(page, list(event.checksums))
+                elif event.job in self.fetches.verifying:
+                    self.fetches.verified(event.job, event.checksums)
+            case events.LocateAnswer():
+                self.lookups.located(event.ask, event.answer, now)
+            case events.PinAnswer():
+                self._pin_answer(event, now)
+            case events.ReadEnded():
+                self.fetches.read_ended(event.fetch, event.outcome, now)
+            case events.Tick():
+                self._tick(now)
+            case _:
+                assert_never(event)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _asked(self, asker: Any, message: Any, now: float) -> None:
+        match message:
+            case Attach():
+                self._attach(asker, message, now)
+            case Detach():
+                session = self.sessions.find(message.session, message.token)
+                member = session.members.get(message.member)
+                if member is not None:
+                    self._end_member(session, member, unlink=True)
+                self._done(asker)
+            case Lookup():
+                session = self.sessions.find(message.session, message.token)
+                self.lookups.lookup(asker, session, message, now)
+            case Loading():
+                session = self.sessions.find(message.session, message.token)
+                self.leases.loading(message.leases, session.number)
+                self._done(asker)
+            case Release():
+                session = self.sessions.find(message.session, message.token)
+                self.leases.release(message.leases, session.number)
+                self._done(asker)
+            case Cancel():
+                session = self.sessions.find(message.session, message.token)
+                self.lookups.cancel(session, message.lookups)
+                self._done(asker)
+            case Pin():
+                self._pin(asker, message, now)
+            case Unpin():
+                self.leases.release([message.lease], 0)
+                self._done(asker)
+            case Sync():
+                self._sync(asker, message)
+            case _:
+                self._out.append(Fail(asker, ErrorCode.UNSUPPORTED, f"a tier does not answer {message.KIND}"))
+
+    def _done(self, asker: Any) -> None:
+        self._out.append(Reply(asker, Done()))
+
+    def _attach(self, asker: Any, ask: Attach, now: float) -> None:
+        if self.draining:
+            raise RemoteError(ErrorCode.DRAINING, "the tier is draining")
+        for size in ask.page_bytes:
+            if size and not self.pages.allocator.fits(-(-size // GRANULE)):
+                raise RemoteError(
+                    ErrorCode.POOL_TOO_SMALL,
+                    f"pages of {size} bytes do not fit a pool of {self.place.pool_bytes} bytes: at most"
+                    f" {self.pages.allocator.slab * GRANULE}; make the pool larger or the block size smaller",
+                )
+        session, member, new = self.sessions.attach(ask, now)
+        if new:
+            self._out.append(OpenTopic(session.topic))
+            self._out.append(Log("attached", {"engine": ask.engine, "role": ask.role, "rank": ask.rank, "mode": ask.mode}))
+        place = self.place
+        answer = Attached(
+            place.node,
+            session.number,
+            member.number,
+            session.token,
+            member.cursor.next,
+            session.topic,
+            place.pool_path,
+            place.pool_bytes,
+            place.table_path,
+            GRANULE,
+            place.intents,
+            place.events,
+            place.control,
+        )
+        self._out.append(Reply(asker, answer))
+
+    def _pin(self, asker: Any, message: Pin, now: float) -> None:
+        if self.agent is None:
+            raise RemoteError(ErrorCode.NOT_READY, "the mover is not up")
+        positions, rows, offsets, lengths, checksums = u32s(), u32s(), u64s(), u32s(), bytearray()
+        pages: list[Page] = []
+        for position, key in enumerate(message.keys):
+            page = self.pages.index.get(key)
+            if page is None or page.state is not PageState.SEALED or len(page.slots) != message.shards:
+                continue
+            pages.append(page)
+            positions.append(position)
+            rows.append(page.rows)
+            offsets.extend(slot * GRANULE for slot in page.slots)
+            lengths.extend(page.lengths)
+            checksums += b"".join(page.checksums)
+        lease = 0
+        if pages:
+            ttl_s = min(message.ttl_ms / 1e3, MAX_PIN_TTL_S)
+            lease = self.leases.pin(message.reader, pages, ttl_s, now).number
+            self.pages.touch(pages)
+            self.counts["pinned"] += len(pages)
+        agent = self.agent
+        answer = Pinned(
+            lease,
+            positions,
+            rows,
+            offsets,
+            lengths,
+            bytes(checksums),
+            agent.name,
+            agent.metadata,
+            agent.base,
+            self.place.pool_bytes,
+        )
+        self._out.append(Reply(asker, answer))
+
+    def _pin_answer(self, event: events.PinAnswer, now: float) -> None:
+        fetch = self.fetches.open.get(event.fetch)
+        if fetch is None and isinstance(event.answer, Pinned):
+            self.counts["late_pins"] += 1  # it runs out by itself at the owner
+        self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
+
+    def _sync(self, asker: Any, message: Sync) -> None:
+        walk = (message.clone_epoch, message.sync_id)
+        if message.chunk == 0:
+            for old in [other for other in self._walks if other[0] == message.clone_epoch]:
+                del self._walks[old]
+            while len(self._walks) >= MAX_SYNCS:
+                del self._walks[next(iter(self._walks))]
+            self.pages.flush()
+            keys = sorted(self.pages.snapshot(), key=len)
+            self._walks[walk] = (self.pages.head, keys)
+        if walk not in self._walks:
+            raise RemoteError(ErrorCode.STALE_SYNC, "that snapshot is over; begin again with chunk 0")
+        head, keys = self._walks[walk]
+        cuts = _cut(keys)
+        if message.chunk >= len(cuts):
+            raise RemoteError(ErrorCode.STALE_SYNC, f"chunk {message.chunk} of {len(cuts)}")
+        mine = [key for key in keys[cuts[message.chunk]] if self.pages.announced(key)]
+        rows = [self.pages.announced(key) or (0, 0) for key in mine]
+        states = bytes(row[0] for row in rows)
+        sizes = u32s(min(row[1], 0xFFFFFFFF) for row in rows)
+        last = message.chunk == len(cuts) - 1
+        if last:
+            del self._walks[walk]
+        chunk = SyncChunk(
+            message.clone_epoch, message.sync_id, message.chunk, len(cuts), head, mine, states, bytes(len(mine)), sizes
+        )
+        self._out.append(Reply(asker, chunk))
+
+    # --- publications ------------------------------------------------------------------------------------------------
+
+    def _published(self, event: events.Published, now: float) -> None:
+        session = self.sessions.by_number.get(event.session)
+        member = session.members.get(event.member) if session is not None else None
+        if session is None or member is None or session.token != event.token:
+            self.counts["foreign_publications"] += 1
+            return
+        message = event.message
+        if isinstance(message, Alive):
+            self._alive(session, member, message, now)
+            return
+        arrival = member.cursor.arrive(event.seq)
+        self.counts[f"publications_{arrival}"] += 1
+        if arrival == "apply":
+            if isinstance(message, Intent):
+                if message.epoch == self.place.epoch:
+                    self.saves.intent(session, message, now)
+            elif isinstance(message, Written | Abandoned):
+                if message.epoch == self.place.epoch and message.session == session.number:
+                    self.saves.ended(session, member, message)
+            else:
+                self.counts["bad_publications"] += 1
+        self._ack(session, member)
+
+    def _ack(self, session: Session, member: Member) -> None:
+        session.events += 1
+        self._out.append(Publish(session.topic, Ack(member.number, member.cursor.next)))
+
+    def _alive(self, session: Session, member: Member, message: Alive, now: float) -> None:
+        if message.epoch != self.place.epoch:
+            return
+        member.alive_at = now
+        session.stale = False
+        listed = set(message.grants)
+        unlisted = {
+            number
+            for number in member.grants - listed
+            if (grant := self.saves.grants.get(number)) is None or grant.event <= message.events_seen
+        }
+        if unlisted:
+            self.counts["grants_unlisted"] += len(unlisted)
+            self.saves.end_for(session, member, unlisted)
+        if member.role != "scheduler":
+            return
+        leases = set(message.leases)
+        self.leases.renew(leases, session.number, now)
+        missing = {number for number in self.leases.of_session(session.number) if number not in leases}
+        twice = missing & member.unlisted
+        self.leases.release(twice, session.number)
+        member.unlisted = missing - twice
+        wanted = set(message.lookups)
+        self.lookups.cancel(session, [number for number in self.lookups.of_session(session) if number not in wanted])
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def _proven(self, event: events.Proven) -> None:
+        session = self.sessions.by_number.get(event.session)
+        member = session.members.get(event.member) if session is not None else None
+        if session is None or member is None:
+            self._out.append(Forget(event.session, event.member, True))
+            return
+        self.counts["members_dead"] += 1
+        self._out.append(Log("member_dead", {"engine": session.engine, "role": member.role, "rank": member.rank}))
+        self._end_member(session, member, unlink=True)
+
+    def _end_member(self, session: Session, member: Member, unlink: bool) -> None:
+        self.saves.end_for(session, member, set(member.grants))
+        if member.role == "scheduler":
+            self.lookups.cancel(session, self.lookups.of_session(session))
+            self.leases.release(self.leases.of_session(session.number), session.number)
+        self._out.append(Forget(session.number, member.number, unlink))
+        if self.sessions.leave(session, member):
+            self._out.append(CloseTopic(session.topic))
+
+    def _tick(self, now: float) -> None:
+        self.leases.expire(now)
+        self.fetches.expire(now)
+        self.lookups.tick(now)
+        for session in self.sessions.by_number.values():
+            if not session.stale and not self.sessions.believed(session, now):
+                session.stale = True
+                self.saves.distrust(session)
+        if now < self._beat_at:
+            return
+        self._beat_at = now + BEAT_S
+        self.pages.flush()
+        self._out.append(Publish(TOPIC, self.pages.beat()))
+        for session in self.sessions.by_number.values():
+            members = u32s(session.members)
+            nexts = u64s(member.cursor.next for member in session.members.values())
+            self._out.append(Publish(session.topic, SessionBeat(members, nexts)))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """Counts of everything that is held, for "nothing leaked" and for people."""
+        states = Counter(str(page.state) for page in [*self.pages.index.values(), *self.pages.aside])
+        return {
+            "pages": dict(states),
+            "aside": len(self.pages.aside),
+            "references": sum(page.refs for page in [*self.pages.index.values(), *self.pages.aside]),
+            "free_bytes": self.pages.allocator.free_granules() * GRANULE,
+            "backed_bytes": self.pages.allocator.backed * GRANULE,
+            "sessions": [
+                {
+                    "session": f"{session.number:016x}",
+                    "engine": session.engine,
+                    "fingerprint": session.fingerprint.hex(),
+                    "stale": session.stale,
+                    "members": [
+                        {"role": m.role, "rank": m.rank, "pid": m.pid, "next": m.cursor.next, "grants": len(m.grants)}
+                        for m in session.members.values()
+                    ],
+                }
+                for session in self.sessions.by_number.values()
+            ],
+            "grants": len(self.saves.grants),
+            "hashing": len(self.saves.hashing),
+            "leases": sum(lease.session != 0 for lease in self.leases.open.values()),
+            "pins": sum(lease.session == 0 for lease in self.leases.open.values()),
+            "lookups": len(self.lookups.open),
+            "waiters": self.lookups.waiting,
+            "fetches": len(self.fetches.open),
+            "counts": dict(self.counts),
+        }
+
+    def validate(self) -> None:
+        self.pages.validate()
+        self.sessions.validate()
+        self.leases.validate()
+        self.saves.validate()
+        self.lookups.validate()
+        self.fetches.validate()
+        refs: Counter[int] = Counter()
+        for lease in self.leases.open.values():
+            refs.update(id(page) for page in lease.pages)
+        for fetch in self.fetches.open.values():
+            refs.update(id(page) for page in fetch.pages)
+        for lookup in self.lookups.open.values():
+            refs.update(id(page) for page in lookup.got)
+        refs.update(id(page) for page in self.saves.hashing.values())
+        for page in [*self.pages.index.values(), *self.pages.aside]:
+            assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
+
+
+def _cut(keys: list[bytes]) -> list[slice]:
+    """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
+    cuts: list[slice] = []
+    start = 0
+    for i in range(1, len(keys) + 1):
+        if i == len(keys) or i - start == SYNC_KEYS or len(keys[i]) != len(keys[start]):
+            cuts.append(slice(start, i))
+            start = i
+    return cuts or [slice(0, 0)]
+
+
+def command_messages(commands: list[Command]) -> list[Message]:
+    """The messages among commands, for tests and taps."""
+    return [command.message for command in commands if isinstance(command, Reply | Publish)]
+
+
+__all__ = ["Agent", "Place", "TierState", "UnpinAt", "command_messages"]
