@@ -63,8 +63,9 @@ class Release:
 class Load:
     """Tell the ranks to copy pages into blocks, and the tier that the lease is in use.
 
-    Page i goes to `blocks[i]`; its slots are `slots[i * shards : (i + 1) * shards]`, generations beside them. With
-    `refuse` there is nothing to copy: every rank reports the receive as failed for that reason.
+    Page i goes to `blocks[i]`; its slots are `slots[i * shards : (i + 1) * shards]`, generations beside them. `tail`:
+    the last page is a tail. With `refuse` there is nothing to copy: every rank reports the receive as failed for that
+    reason.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class Load:
     lease: LeaseRef | None
     slots: Sequence[int]
     generations: Sequence[int]
+    tail: bool
     refuse: str
 
 
@@ -238,10 +240,12 @@ class LoadTracker:
         begin = (first - request.plan.first) * self.shards
         end = begin + len(blocks) * self.shards
         if request.phase is Phase.ANSWERED and answer is not None and end <= len(answer.slots):
-            load = Load(request_id, blocks, request.lease, answer.slots[begin:end], answer.generations[begin:end], "")
+            tail = request.last > request.plan.last and request.plan.tails[answer.tail] % self.block_size != 0
+            slots, generations = answer.slots[begin:end], answer.generations[begin:end]
+            load = Load(request_id, blocks, request.lease, slots, generations, tail, "")
         else:
             self._settle(request, request.code, commands)
-            load = Load(request_id, blocks, None, (), (), request.code or "not_leased")
+            load = Load(request_id, blocks, None, (), (), False, request.code or "not_leased")
         request.phase = Phase.LOADING
         commands.append(load)
         return commands

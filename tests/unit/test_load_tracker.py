@@ -147,7 +147,7 @@ def test_a_load_names_pages_and_blocks() -> None:
     decoder.lookup()
     assert decoder.match(16).tokens == 34
     (load,) = decoder.allocate(34)
-    assert load == Load("r", (201, 202, 203), LEASE, array("I", range(2, 8)), array("Q", range(52, 58)), "")
+    assert load == Load("r", (201, 202, 203), LEASE, array("I", range(2, 8)), array("Q", range(52, 58)), True, "")
     assert decoder.receive() == [Release(LEASE), Loaded("r", 1, 4)]
     assert decoder.receive() == []
 
@@ -159,6 +159,7 @@ def test_a_tail_page_that_is_not_needed_is_not_loaded() -> None:
     (load,) = decoder.allocate(47)
     assert isinstance(load, Load)
     assert load.blocks == (200, 201, 202)
+    assert not load.tail
 
 
 def test_no_answer_yet() -> None:
@@ -306,7 +307,7 @@ def test_aborted_at_any_point(moment: str) -> None:
 
 def test_a_claim_that_nobody_prepared_ends_as_failed() -> None:
     decoder = Decoder(51)
-    assert decoder.allocate(20) == [Load("r", (200, 201), None, (), (), "not_leased")]
+    assert decoder.allocate(20) == [Load("r", (200, 201), None, (), (), False, "not_leased")]
     assert decoder.receive(failed=True) == []
 
 
@@ -321,7 +322,7 @@ class TestStrict:
         decoder.lookup()
         match = decoder.match(16)
         assert match == Match(34, refuse="prompt_incomplete", commands=(Release(LEASE),))
-        assert decoder.allocate(34) == [Load("r", (201, 202, 203), None, (), (), "prompt_incomplete")]
+        assert decoder.allocate(34) == [Load("r", (201, 202, 203), None, (), (), False, "prompt_incomplete")]
         assert decoder.receive(failed=True) == []
         assert decoder.released == [LEASE]
 
