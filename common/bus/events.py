@@ -34,10 +34,14 @@ class EventPublisher:
     """The publishing end. Owns its socket."""
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoint: str, node: str, epoch: int) -> None:
-        self._node, self._epoch = node, epoch
+        self._factory, self._node, self._epoch = factory, node, epoch
         self._heads: dict[bytes, int] = {CATALOGUE: 0, INTENTS: 0, NODES: 0}
         sock, self.endpoint = factory.bound_xpub(endpoint)
         self._port = Port(sock, loop, self._on_frames)
+
+    def bind(self, endpoint: str) -> str:
+        """Publishes on one more endpoint; returns it with its real port."""
+        return self._port.bind(self._factory, endpoint)
 
     def open_topic(self, topic: bytes) -> None:
         self._heads.setdefault(topic, 0)

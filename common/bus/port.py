@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import zmq
 
+from pegaflow.common.bus.sockets import SocketFactory
+
 BATCH = 256
 
 
@@ -65,6 +67,10 @@ class Port:
         if int(self._sock.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._schedule()
         return sent
+
+    def bind(self, factory: SocketFactory, endpoint: str) -> str:
+        """One more endpoint for a bound socket."""
+        return factory.bind(self._sock, endpoint)
 
     def subscribe(self, topic: bytes) -> None:
         """For SUB sockets."""

@@ -59,10 +59,14 @@ class RpcServer:
         clock: Callable[[], float],
     ) -> None:
         self.epoch = epoch
-        self._handle, self._clock = handle, clock
+        self._factory, self._handle, self._clock = factory, handle, clock
         self.malformed = 0
         sock, self.endpoint = factory.router(endpoint)
         self.port = Port(sock, loop, self._on_frames)
+
+    def bind(self, endpoint: str) -> str:
+        """Listens on one more endpoint; returns it with its real port."""
+        return self.port.bind(self._factory, endpoint)
 
     def _on_frames(self, frames: list[bytes]) -> None:
         route, rest = frames[:1], frames[1:]

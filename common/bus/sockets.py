@@ -64,7 +64,7 @@ class SocketFactory:
         """A bound ROUTER and the endpoint it really has."""
         sock = self._make(zmq.ROUTER)
         sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        return sock, self._bind(sock, endpoint)
+        return sock, self.bind(sock, endpoint)
 
     def dealer(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected DEALER. It queues while nobody is there; the RPC client drops that queue when a deadline passes."""
@@ -76,13 +76,13 @@ class SocketFactory:
         """A bound SUB that takes everything."""
         sock = self._make(zmq.SUB)
         sock.setsockopt(zmq.SUBSCRIBE, b"")
-        return sock, self._bind(sock, endpoint)
+        return sock, self.bind(sock, endpoint)
 
     def bound_xpub(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound XPUB that shows each subscription, repeated ones too, so that each subscriber gets its welcome."""
         sock = self._make(zmq.XPUB)
         sock.setsockopt(zmq.XPUB_VERBOSE, 1)
-        return sock, self._bind(sock, endpoint)
+        return sock, self.bind(sock, endpoint)
 
     def xpub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected XPUB: the publisher sees when the bound SUB has subscribed."""
@@ -96,7 +96,8 @@ class SocketFactory:
         sock.connect(check_endpoint(endpoint))
         return sock
 
-    def _bind(self, sock: zmq.Socket[bytes], endpoint: str) -> str:
+    def bind(self, sock: zmq.Socket[bytes], endpoint: str) -> str:
+        """Binds; returns the endpoint with its real port. Raises `bad_endpoint` or `port_in_use`, and closes the socket then."""
         check_endpoint(endpoint)
         if endpoint.startswith("ipc://"):
             Path(endpoint[6:]).parent.mkdir(mode=0o700, parents=True, exist_ok=True)

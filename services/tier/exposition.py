@@ -1,0 +1,62 @@
+"""The tier's metrics: read from the pure state when Prometheus asks, so that counting costs one dictionary increment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from pegaflow.common.pool import GRANULE
+from pegaflow.services.tier.state import TierState
+
+COUNTERS = {
+    "sealed": ("pages_sealed", "pages saved by engines of this node and sealed"),
+    "sealed_bytes": ("sealed_bytes", "bytes of those pages"),
+    "fetched": ("pages_fetched", "pages read from other tiers and sealed"),
+    "fetched_bytes": ("fetched_bytes", "bytes of those pages"),
+    "fetch_failed": ("pages_fetch_failed", "pages that an owner did not deliver"),
+    "bad_checksum": ("pages_bad_checksum", "pages that arrived with other bytes than promised"),
+    "granted": ("pages_granted", "slots granted to engines"),
+    "abandoned": ("pages_abandoned", "granted slots that were not written"),
+    "evicted": ("pages_evicted", "pages evicted to make room"),
+    "no_space": ("no_space", "pages refused for want of space"),
+    "refused": ("pages_refused", "intents for keys whose writers are not all attached"),
+    "duplicates": ("duplicates", "pages sealed twice, the second copy dropped"),
+    "pinned": ("pages_pinned", "pages pinned for other tiers"),
+    "lookups": ("lookups", "lookups answered"),
+    "hit_pages": ("hit_pages", "pages found by lookups"),
+    "stale_words": ("stale_words", "written or abandoned for slots that are not the sender's any more"),
+    "foreign_publications": ("foreign_publications", "publications without a valid session"),
+    "reads_given_up": ("reads_given_up", "READs past their deadline, their slots in quarantine"),
+    "leases_expired": ("leases_expired", "leases that ran out"),
+    "members_dead": ("members_dead", "attached processes proven dead"),
+    "promises_stale": ("promises_stale", "pending pages of sessions that fell silent"),
+}
+
+
+class TierCollector(Collector):
+    """Shows one `TierState`; the registry keeps it for the life of the process."""
+
+    def __init__(self, state: TierState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterable[Metric]:
+        state = self._state
+        for name, (metric, text) in COUNTERS.items():
+            yield CounterMetricFamily(f"pegaflow_tier_{metric}", text, value=state.counts[name])
+        allocator = state.pages.allocator
+        gauges = {
+            "pool_backed_bytes": ("bytes of the pool that have memory", allocator.backed * GRANULE),
+            "pool_free_bytes": ("bytes that no page occupies", allocator.free_granules() * GRANULE),
+            "pages_sealed_now": ("pages visible to lookups", state.pages.sealed),
+            "pages_pending_now": ("pages promised and not sealed", state.pages.pending),
+            "sessions": ("attached engines", len(state.sessions.by_number)),
+            "leases": ("open leases and pins", len(state.leases.open)),
+            "grants": ("open grants", len(state.saves.grants)),
+            "lookups_waiting": ("lookups without an answer", len(state.lookups.open)),
+            "fetches": ("fetches under way, those in quarantine included", len(state.fetches.open)),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)

@@ -1,0 +1,404 @@
+"""The tier's shell: sockets, files, threads and the mover around the pure `TierState`.
+
+    requests ROUTER ─▶ Asked          intents SUB ─▶ Published        lock probes ─▶ Proven
+    hasher thread   ─▶ Hashed         mover       ─▶ ReadEnded        metaserver, tiers ─▶ LocateAnswer, PinAnswer
+
+Everything runs on one event loop except checksums, the allocation of the pool and the mover's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, assert_never
+
+from pegaflow.common import clock, logs
+from pegaflow.common.bus.events import EventPublisher, session_topic
+from pegaflow.common.bus.port import Port
+from pegaflow.common.bus.rpc import Request, RpcServer
+from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.locks import LockProbe, clean_directory
+from pegaflow.common.pool import CHUNK_BYTES, GRANULE, Pool
+from pegaflow.common.version import package_version
+from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
+from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
+from pegaflow.common.wire.messages import catalogue, operate, transfer
+from pegaflow.common.wire.messages.attach import Attach, Attached
+from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services.tier import events
+from pegaflow.services.tier.commands import (
+    CloseTopic,
+    Command,
+    Fail,
+    Forget,
+    GiveUp,
+    Hash,
+    Locate,
+    Log,
+    OpenTopic,
+    PinAt,
+    Publish,
+    Read,
+    Reply,
+    Table,
+    UnpinAt,
+)
+from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.fetches import READ_DEADLINE_S
+from pegaflow.services.tier.hasher import Hasher
+from pegaflow.services.tier.peers import Metaservers, Peers
+from pegaflow.services.tier.probes import PROBE_S, Probes
+from pegaflow.services.tier.state import Agent, Place, TierState
+
+TICK_S = 0.05
+HELLO_S = 0.5
+PIN_BUDGET_S = 1.0
+
+log = logs.get(__name__)
+
+
+class TierService:
+    """One life of a tier. `start` binds, makes the pool and returns; `close` ends everything in order."""
+
+    def __init__(self, config: TierConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
+        self._config, self._lifecycle, self._loop = config, lifecycle, loop
+        self.epoch = clock.random_u64()
+        self._started_at = clock.now()
+        self._factory = SocketFactory()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._mover: Any = None
+        self._closing = False
+        self._allocation: asyncio.Task[None] | None = None
+        self.malformed = 0
+
+    # --- start and end -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises `StartError` with `pool_busy`, `pool_too_large`, `port_in_use`, `bad_endpoint` or the mover's code."""
+        config = self._config
+        try:
+            self._pool = Pool.create(config.pool_dir / config.node, config.pool_size, self.epoch)
+            self._bind()
+        except LocalError as error:
+            raise StartError(error.code, error.text) from None
+        kept = clean_directory(config.sessions_dir)
+        if kept:
+            log.info("old_members_alive", count=kept)
+        self._hasher = Hasher(self._pool.memory, self._loop)
+        self._probes = Probes(config.sessions_dir, self._dead)
+        self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
+        self._peers = Peers(self._factory, self._loop)
+        place = Place(
+            config.node,
+            self.epoch,
+            str(self._pool.path),
+            self._pool.size,
+            str(self._pool.table_path),
+            config.ipc("intents"),
+            config.ipc("events"),
+            config.ipc("control"),
+        )
+        self.state = TierState(
+            place,
+            os.urandom,
+            session_topic,
+            metaserver=bool(self._metaservers),
+            fingerprint=bytes.fromhex(config.fingerprint),
+        )
+        if config.mover:
+            await self._start_mover()
+        self._serving = True
+        self._every("tick", TICK_S, lambda: self.handle(events.Tick()))
+        self._every("probe", PROBE_S, self._probes.look)
+        self._every("hello", HELLO_S, self._hello)
+        self._allocation = self._loop.create_task(self._allocate())
+        log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._pool.size)
+
+    def _bind(self) -> None:
+        config, factory, loop = self._config, self._factory, self._loop
+        config.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._serving = False
+        self._requests = RpcServer(factory, loop, config.ipc("requests"), self.epoch, self._asked, clock.now)
+        self._control = RpcServer(factory, loop, config.ipc("control"), self.epoch, self._commanded, clock.now)
+        self._events = EventPublisher(factory, loop, config.ipc("events"), config.node, self.epoch)
+        sock, _ = factory.bound_sub(config.ipc("intents"))
+        self._intents = Port(sock, loop, self._published)
+        self.requests_endpoint = self._advertise(self._requests.bind, config.requests, config.ipc("requests"))
+        self.events_endpoint = self._advertise(self._events.bind, config.events, config.ipc("events"))
+        self.control_endpoint = self._advertise(self._control.bind, config.control, config.ipc("control"))
+
+    def _advertise(self, bind: Callable[[str], str], endpoint: str, local: str) -> str:
+        if not endpoint:
+            return local
+        bound = bind(endpoint)
+        if not self._config.advertise_host:
+            return bound
+        return f"tcp://{self._config.advertise_host}:{bound.rpartition(':')[2]}"
+
+    async def _start_mover(self) -> None:
+        try:
+            from pegaflow.services.tier.mover import MoverFailed, MoverPool
+        except ImportError as error:
+            raise StartError("nixl_missing", f"{error}: install pegaflow[tier], or start with --no-mover") from None
+        config = self._config
+        ucx = {"UCX_NET_DEVICES": config.ucx_net_devices, "UCX_TLS": config.ucx_tls}
+        self._mover = MoverPool(
+            config.runtime_dir,
+            config.node,
+            self._pool.path,
+            self._pool.size,
+            on_done=lambda job, outcome, text: self.handle(events.ReadEnded(job, outcome)),
+            on_metadata=self._agent,
+            ucx={name: value for name, value in ucx.items() if value},
+        )
+        try:
+            await self._mover.start()
+        except MoverFailed as error:
+            raise StartError(error.code, str(error)) from None
+        self._agent(self._mover.metadata)
+
+    def _agent(self, metadata: bytes) -> None:
+        self.state.agent = Agent(f"{self._config.node}/{self.epoch:016x}", metadata, self._mover.base)
+
+    async def _allocate(self) -> None:
+        """Backs the pool chunk by chunk; ready after the first chunk."""
+        while self._pool.allocated < self._pool.size and not self._closing:
+            try:
+                backed = await asyncio.to_thread(self._pool.allocate)
+            except LocalError as error:
+                log.error("pool_not_backed", code=error.code, text=error.text)
+                self._lifecycle.set_reason(error.code, error.text)
+                return
+            self.handle(events.Backed(backed // GRANULE))
+            if backed >= min(CHUNK_BYTES, self._pool.size):
+                self._lifecycle.set_ready()
+
+    def _every(self, name: str, pause_s: float, call: Callable[[], None]) -> None:
+        def again() -> None:
+            self._timers[name] = self._loop.call_later(pause_s, again)
+            call()
+
+        self._timers[name] = self._loop.call_soon(again)  # type: ignore[assignment]
+
+    async def drain(self) -> None:
+        """No new sessions; waits for open loads and saves up to the drain timeout, then says goodbye."""
+        self.state.draining = True
+        self._hello()
+        until = self._loop.time() + self._config.drain_timeout
+        while self._loop.time() < until and self._busy():
+            await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
+        self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
+
+    def _busy(self) -> bool:
+        state = self.state
+        loading = any(lease.expires == float("inf") for lease in state.leases.open.values())
+        pins = any(lease.session == 0 for lease in state.leases.open.values())
+        return bool(loading or pins or state.lookups.open or state.saves.hashing)
+
+    async def close(self) -> None:
+        """Ends timers, the mover, threads, sockets and files, in this order. Safe after a failed start."""
+        self._closing = True
+        for timer in self._timers.values():
+            timer.cancel()
+        if self._allocation is not None:
+            await self._allocation
+        if self._mover is not None:
+            await self._mover.stop()
+        for name in ("_hasher", "_probes", "_metaservers", "_peers", "_requests", "_control", "_events", "_intents"):
+            part = getattr(self, name, None)
+            if part is not None:
+                part.close()
+        self._factory.close()
+        pool = getattr(self, "_pool", None)
+        if pool is not None:
+            pool.close()
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """One event through the pure tier, its commands carried out."""
+        if self._closing:
+            return
+        for command in self.state.handle(event, clock.now()):
+            self._carry_out(command)
+
+    def _asked(self, request: Request) -> None:
+        message = request.message
+        if not self._serving:
+            request.fail(ErrorCode.NOT_READY, "the tier is starting")
+            return
+        match message:
+            case operate.Ping():
+                uptime_ms = int((clock.now() - self._started_at) * 1e3)
+                request.reply(operate.Pong("tier", self._config.node, self.epoch, package_version(), uptime_ms))
+            case operate.Status() | operate.Dump():
+                request.reply(self._document())
+            case Attach():
+                self._attach(request, message)
+            case _:
+                self.handle(events.Asked(request, message))
+
+    def _attach(self, request: Request, message: Attach) -> None:
+        try:
+            probe = self._probes.open(message.lock_name, message.nonce)
+        except RemoteError as error:
+            request.fail(error.code, error.text)
+            return
+        self._probing: LockProbe | None = probe
+        self.handle(events.Asked(request, message))
+        if self._probing is not None:  # refused
+            probe.close()
+            self._probing = None
+
+    def _commanded(self, request: Request) -> None:
+        match request.message:
+            case operate.Ping() | operate.Status() | operate.Dump():
+                self._asked(request)
+            case operate.Drain():
+                request.reply(Done())
+                self._lifecycle.drain("control")
+            case operate.LogLevel(level):
+                try:
+                    logs.set_level(level)
+                except ValueError as error:
+                    request.fail(ErrorCode.BAD_MESSAGE, str(error))
+                else:
+                    request.reply(Done())
+            case other:
+                request.fail(ErrorCode.UNSUPPORTED, f"control does not answer {other.KIND}")
+
+    def _published(self, frames: list[bytes]) -> None:
+        if not self._serving:
+            return
+        try:
+            envelope = open_envelope(frames, PublicationHeader)
+            message = envelope.message()
+        except WireError as error:
+            self.malformed += 1
+            log.warning("malformed_publication", code=error.code, text=error.text)
+            return
+        header: PublicationHeader = envelope.header
+        self.handle(events.Published(header.session, header.member, header.seq, header.token, message))
+
+    def _dead(self, session: int, member: int) -> None:
+        self.handle(events.Proven(session, member))
+
+    def _hello(self) -> None:
+        if self._closing:
+            return
+        config = self._config
+        hello = catalogue.Hello(
+            config.node,
+            self.epoch,
+            self.requests_endpoint,
+            self.events_endpoint,
+            self.control_endpoint,
+            package_version(),
+            self.state.draining,
+        )
+        self._metaservers.tell(hello)
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Table(slot, generation, entry):
+                if generation:
+                    self._pool.raise_generation(slot, generation)
+                self._pool.store(slot, entry)
+            case Reply(asker, message):
+                if isinstance(message, Attached) and self._probing is not None:
+                    self._probes.keep(message.session, message.member, self._probing)
+                    self._probing = None
+                asker.reply(message)
+            case Fail(asker, code, text):
+                asker.fail(code, text)
+            case Publish(topic, message):
+                self._events.publish(topic, message)
+            case OpenTopic(topic):
+                self._events.open_topic(topic)
+            case CloseTopic(topic):
+                self._events.close_topic(topic)
+            case Hash(job, slots, lengths):
+                self._hasher.hash(slots, lengths, lambda found: self.handle(events.Hashed(job, found)))
+            case Locate(ask, keys, wait_ms, expected):
+                message = catalogue.Locate(self._config.node, keys, wait_ms, expected)
+                self._metaservers.ask(
+                    message,
+                    wait_ms / 1e3 + 1.0,
+                    lambda answer: self.handle(events.LocateAnswer(ask, _typed(answer, catalogue.Located))),
+                )
+            case PinAt():
+                self._pin(command)
+            case UnpinAt(endpoint, epoch, lease):
+                self._peers.send(endpoint, epoch, transfer.Unpin(lease), PIN_BUDGET_S, lambda _: None)
+            case Read():
+                self._read(command)
+            case GiveUp(fetch):
+                self._mover.give_up(fetch)
+            case Forget(session, member, unlink):
+                self._probes.forget(session, member, unlink)
+            case Log(event, fields):
+                log.info(event, **fields)
+            case _:
+                assert_never(command)
+
+    def _pin(self, command: PinAt) -> None:
+        sent_at = clock.now()
+        message = transfer.Pin(self._config.node, command.keys, command.shards, command.ttl_ms)
+
+        def answered(answer: Any) -> None:
+            self.handle(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
+
+        self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
+
+    def _read(self, command: Read) -> None:
+        if self._mover is None:
+            self._loop.call_soon(self.handle, events.ReadEnded(command.fetch, "no_mover"))
+            return
+        notify = b"%s/%016x" % (self._config.node.encode(), self.epoch)
+        self._mover.read(
+            command.fetch,
+            command.peer,
+            command.metadata,
+            command.base,
+            command.pool_bytes,
+            array("Q", command.local),
+            array("Q", command.remote),
+            array("I", command.lengths),
+            notify,
+        )
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def _document(self) -> operate.Document:
+        dump = self.state.dump()
+        dump.update(
+            state=str(self._lifecycle.state),
+            reasons=self._lifecycle.reasons(),
+            uptime_ms=int((clock.now() - self._started_at) * 1e3),
+            pool_bytes=self._pool.size,
+            package=package_version(),
+            members=len(self._probes),
+            mover=self._mover.counts() if self._mover is not None else None,
+            metaserver_known=self._metaservers.known,
+            malformed=self.malformed + self._requests.malformed,
+            files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        )
+        return operate.Document("tier", self._config.node, self.epoch, json.dumps(dump))
+
+
+def _typed(answer: Any, wanted: type[Any]) -> Any:
+    """An answer of another type than the question asks for is an error of the peer."""
+    if isinstance(answer, wanted | Exception):
+        return answer
+    return RemoteError(ErrorCode.BAD_MESSAGE, f"expected {wanted.KIND}, got {type(answer).__name__}")
+
+
+__all__ = ["READ_DEADLINE_S", "TierService"]
