@@ -75,9 +75,7 @@ def check_torch(python: Path) -> None:
     Args:
         python: interpreter whose pip is asked; nothing is installed.
     """
-    wanted = next(
-        line for line in (CONFIGS / "requirements-cpu.txt").read_text().splitlines() if line.startswith("torch==")
-    )
+    wanted = next(line for line in (CONFIGS / "requirements-cpu.txt").read_text().splitlines() if line.startswith("torch=="))
     asked = subprocess.run(
         [python, "-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet", wanted],
         capture_output=True, text=True, check=False,

@@ -1,0 +1,1 @@
+"""A deployment of PegaFlow on loopback, under supervisord, for the demo and the end-to-end tests."""

@@ -1,0 +1,130 @@
+"""Starts, asks, hurts and stops the processes of one deployment, through its own supervisord."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+from xmlrpc.client import Fault, ServerProxy
+
+from supervisor.xmlrpc import SupervisorTransport
+
+from deployment.plan import Plan
+from environment.checkout import CONFIGS, VENV
+from environment.complaint import Complaint
+
+STOP_SECONDS: Final = 90.0
+"""Above the sum of what a deployment's services take to drain one after the other."""
+POLL_SECONDS: Final = 0.1
+
+SERVICES: Final = ("metaserver", "tier-a", "tier-b", "vllm-p", "vllm-d", "router")
+
+
+class Process(NamedTuple):
+    """What supervisord knows of a service; `pid` is 0 when it does not run."""
+
+    name: str
+    state: str
+    pid: int
+    error: str
+
+
+class Supervision:
+    """Owns the supervisord of `plan` and all processes under it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def start(self) -> None:
+        """Starts supervisord, and with it every service that starts by itself. Raises Complaint when it does not come up."""
+        log = (self._plan.run / "supervisord.out").open("wb")
+        with log:
+            child = subprocess.Popen(
+                [VENV / "bin" / "supervisord", "-c", CONFIGS / "supervisor" / "supervisord.conf"],
+                env=self._plan.environment(), cwd=self._plan.run, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True,  # outlives a demo that was asked to keep it, and its terminal's Ctrl-C
+            )  # fmt: skip
+        self._plan.save()
+        if not wait_for(lambda: self.is_up() or child.poll() is not None, 20) or child.poll() is not None:
+            said = (self._plan.run / "supervisord.out").read_text(errors="replace").strip()
+            raise Complaint("no_supervisord", f"supervisord did not start: {said}")
+
+    def is_up(self) -> bool:
+        try:
+            return bool(self._rpc().getState()["statename"] == "RUNNING")
+        except (OSError, Fault):
+            return False
+
+    def process(self, name: str) -> Process:
+        """Raises Complaint for a name that supervisord does not know, and OSError when there is no supervisord."""
+        try:
+            info = cast(dict[str, Any], self._rpc().getProcessInfo(name))
+        except Fault as fault:
+            raise Complaint("unknown_service", f"{name}: {fault.faultString}") from None
+        return Process(name, info["statename"], info["pid"], info["spawnerr"])
+
+    def start_one(self, name: str) -> None:
+        """Returns at once; readiness is asked elsewhere."""
+        self._rpc().startProcess(name, False)
+
+    def stop_one(self, name: str) -> None:
+        """SIGTERM and, after the service's stopwaitsecs, SIGKILL; returns when it is gone."""
+        self._rpc().stopProcess(name, True)
+
+    def kill(self, name: str, *, family: bool = False) -> None:
+        """SIGKILL to the service's own process; with `family` to its children as well (supervisord gave it a process group).
+
+        supervisord starts it again by itself.
+        """
+        process = self.process(name)
+        if not process.pid:
+            raise Complaint("not_running", f"{name} is {process.state}")
+        (os.killpg if family else os.kill)(process.pid, signal.SIGKILL)
+
+    def log(self, name: str) -> Path:
+        return self._plan.logs / f"{name}.log"
+
+    def stop(self) -> None:
+        """Stops everything and removes its temporary folders; quiet when nothing runs. Raises Complaint when something stays."""
+        pidfile = self._plan.run / "supervisord.pid"
+        pid = int(pidfile.read_text()) if pidfile.exists() and self.is_up() else 0
+        if pid:
+            with contextlib.suppress(Fault):  # already shutting down
+                self._rpc().shutdown()
+            if not wait_for(lambda: not _alive(pid), STOP_SECONDS):
+                raise Complaint("not_stopped", f"supervisord (pid {pid}) did not end within {STOP_SECONDS:.0f} s")
+        for folder in (self._plan.runtime, self._plan.pool):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self._plan.run / "deployment.json").unlink(missing_ok=True)
+
+    def _rpc(self) -> Any:
+        transport = SupervisorTransport(None, None, serverurl=f"unix://{self._plan.supervisor_socket}")
+        return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Polls until `condition` holds (True) or `seconds` are over (False)."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    """A child of ours that ended and was not waited for yet is not alive."""
+    with contextlib.suppress(ChildProcessError):
+        if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
