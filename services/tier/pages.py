@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-import xxhash
 from pegaflow.common.pool import GRANULE, SlotEntry, SlotState
 from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages import catalogue
 from pegaflow.common.wire.messages.catalogue import CatalogueBeat, Delta
 from pegaflow.services.tier.commands import Command, Publish, Table
@@ -26,7 +26,6 @@ from pegaflow.services.tier.slots import SlotAllocator
 
 TOPIC = b"c"
 KEEP_S = 10.0
-_MOD = 1 << 128
 _MEMORY = 0
 
 
@@ -78,11 +77,6 @@ class Page:
 def granules(length: int) -> int:
     """How many granules a page of `length` bytes takes."""
     return -(-length // GRANULE)
-
-
-def entry_digest(key: bytes, state: int, level: int, size: int) -> int:
-    """One key's share of the catalogue digest (PROTOCOL.md 5.4)."""
-    return int(xxhash.xxh3_128_intdigest(key + bytes((state, level)) + size.to_bytes(8, "little")))
 
 
 class Pages:
@@ -271,7 +265,7 @@ class Pages:
                 self._changes[key] = (catalogue.GONE, 0)
 
     def _account(self, key: bytes, state: int, size: int, sign: int) -> None:
-        self.digest = (self.digest + sign * entry_digest(key, state, _MEMORY, size)) % _MOD
+        self.digest = (self.digest + sign * entry_digest(key, state, _MEMORY, size)) % DIGEST_MOD
         if state == catalogue.SEALED:
             self.sealed += sign
         else:
@@ -327,4 +321,4 @@ class Pages:
         assert sum(map(len, self._recency.values())) == self.sealed
         assert self.sealed + self.pending == len(self._announced)
         total = sum(entry_digest(key, state, _MEMORY, size) for key, (state, size) in self._announced.items())
-        assert total % _MOD == self.digest
+        assert total % DIGEST_MOD == self.digest
