@@ -76,8 +76,8 @@ def option(
     default: T,
     *,
     help: str,
-    parse: Callable[[str], T] | None = None,
-    check: Callable[[T], str | None] | None = None,
+    parse: Callable[[str], Any] | None = None,
+    check: Callable[[Any], str | None] | None = None,
     secret: bool = False,
 ) -> T:
     """A dataclass field that is also a flag, a TOML key and an environment variable.

@@ -1,8 +1,8 @@
 """Process locks: the proof that a process which may write the pool is dead (PROTOCOL.md 1.2, 1.3).
 
 An OFD write lock belongs to the open file description: it goes when the last descriptor of that description goes, hence with
-the process, however it dies; it does not go when some other descriptor of the same file is closed (POSIX locks do), and another process
-can ask whether it is held (flock cannot be asked).
+the process, however it dies; it does not go when some other descriptor of the same file is closed (POSIX locks do), and another
+process can ask whether it is held (flock cannot be asked).
 
     holder    ProcessLock.acquire(directory)     before mapping the pool; close() after unmapping, never an unlock
     tier      LockProbe(directory, name, nonce)  opens once, keeps the descriptor, asks with F_OFD_GETLK

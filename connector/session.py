@@ -51,8 +51,11 @@ class SessionId(NamedTuple):
 
 
 class IntentRef(NamedTuple):
+    """One published intent. `digest` is that of its key list: a grant must name the same."""
+
     session: SessionId
     intent: int
+    digest: bytes = b""
 
 
 class LeaseRef(NamedTuple):
@@ -82,7 +85,8 @@ class LookupAnswer(NamedTuple):
 class Grant(NamedTuple):
     """Slots that this rank, and nobody else, may write, until it says `written` or `abandoned` for each.
 
-    `positions`: indices into the intent's key list; `slots` and `generations` run beside it.
+    `positions`: indices into the intent's key list; `slots` and `generations` run beside it, `marks` with 8 bytes each,
+    which the last word repeats.
     """
 
     ref: IntentRef
@@ -90,6 +94,7 @@ class Grant(NamedTuple):
     positions: array[int]
     slots: array[int]
     generations: array[int]
+    marks: bytes = b""
 
 
 class AttachState(StrEnum):

@@ -1,8 +1,8 @@
 """A ZeroMQ socket on an asyncio event loop, without `zmq.asyncio`.
 
 The socket's descriptor is edge-triggered: it becomes readable when *anything* about the socket changes, and stays silent until
-all of it was looked at. So every wake-up drains, and every send looks for input afterwards. A drain stops after BATCH messages and
-goes on in the next turn of the loop, so that timers and other sockets get theirs under load.
+all of it was looked at. So every wake-up drains, and every send looks for input afterwards. A drain stops after BATCH messages
+and goes on in the next turn of the loop, so that timers and other sockets get theirs under load.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 
 import zmq
-
 from pegaflow.common.bus.sockets import SocketFactory
 
 BATCH = 256

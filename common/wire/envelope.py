@@ -74,12 +74,12 @@ class Envelope(NamedTuple):
 
 def encode(msg: Message, header: Header, topic: bytes = b"") -> list[bytes]:
     """Frames of a message, ready for `send_multipart`."""
-    return [
-        topic,
-        bytes((PROTOCOL,)) + msg.KIND.encode("ascii"),
-        bytes(msgpack.packb(list(header), use_bin_type=True)),
-        encode_body(msg),
-    ]
+    return frames(msg.KIND, encode_body(msg), header, topic)
+
+
+def frames(kind: str, body: bytes, header: Header, topic: bytes = b"") -> list[bytes]:
+    """Frames around a body that is encoded already, as a repeated publication's is."""
+    return [topic, bytes((PROTOCOL,)) + kind.encode("ascii"), bytes(msgpack.packb(list(header), use_bin_type=True)), body]
 
 
 def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:

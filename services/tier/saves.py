@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import xxhash
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.messages.saves import (
     GRANTED,
@@ -20,23 +19,14 @@ from pegaflow.common.wire.messages.saves import (
     Intent,
     IntentSeen,
     Written,
+    key_mark,
+    keys_digest,
 )
 from pegaflow.services.tier.commands import Command, Hash, Publish
 from pegaflow.services.tier.pages import KEEP_S, Page, Pages, PageState
 from pegaflow.services.tier.sessions import Member, Session
 
 TAP = b"i"
-_FINGERPRINT_BYTES = 16
-
-
-def key_mark(key: bytes) -> bytes:
-    """Eight bytes of a key's content hash: they say that both ends mean the same page."""
-    return key[_FINGERPRINT_BYTES : _FINGERPRINT_BYTES + KEY_MARK_BYTES].ljust(KEY_MARK_BYTES, b"\0")
-
-
-def keys_digest(keys: list[bytes]) -> bytes:
-    """Digest of an intent's key list, 8 bytes."""
-    return bytes(xxhash.xxh3_64_digest(b"".join(keys)))
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +55,7 @@ class Saves:
         lengths = session.lengths()
         statuses = bytearray()
         grant = OpenGrant(next(self._numbers), session, session.events + 1)
-        positions, slots, generations = u32s(), u32s(), u64s()
+        positions, slots, generations, stripes = u32s(), u32s(), u64s(), bytearray()
         have: list[Page] = []
         for position, key in enumerate(message.keys):
             page = self._pages.index.get(key)
@@ -82,6 +72,7 @@ class Saves:
                 if status == GRANTED:
                     page = self._pages.index[key]
                     positions.append(position)
+                    stripes.append(message.stripes[position] if message.stripes else 0)
                     slots.extend(page.slots)
                     generations.extend(page.generations)
             statuses.append(status)
@@ -90,7 +81,18 @@ class Saves:
         if grant.pages:
             self.grants[grant.number] = grant
         self._counts["granted"] += len(positions)
-        answer = Grant(message.intent, grant.number, digest, bytes(statuses), session.shards, positions, slots, generations)
+        answer = Grant(
+            message.intent,
+            grant.number,
+            digest,
+            bytes(statuses),
+            session.shards,
+            positions,
+            slots,
+            generations,
+            b"".join(key_mark(message.keys[position]) for position in positions),
+            bytes(stripes) if any(stripes) else b"",
+        )
         self.publish(session, answer)
         self._out.append(
             Publish(TAP, IntentSeen(session.number, message.intent, message.keys, bytes(statuses), message.requests))

@@ -23,7 +23,7 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.locks import LockProbe, clean_directory
-from pegaflow.common.pool import CHUNK_BYTES, GRANULE, Pool
+from pegaflow.common.pool import GRANULE, Pool
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
@@ -49,7 +49,6 @@ from pegaflow.services.tier.commands import (
     UnpinAt,
 )
 from pegaflow.services.tier.config import TierConfig
-from pegaflow.services.tier.fetches import READ_DEADLINE_S
 from pegaflow.services.tier.hasher import Hasher
 from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.probes import PROBE_S, Probes
@@ -74,6 +73,7 @@ class TierService:
         self._mover: Any = None
         self._closing = False
         self._allocation: asyncio.Task[None] | None = None
+        self._probing: LockProbe | None = None
         self.malformed = 0
 
     # --- start and end -----------------------------------------------------------------------------------------------
@@ -176,8 +176,7 @@ class TierService:
                 self._lifecycle.set_reason(error.code, error.text)
                 return
             self.handle(events.Backed(backed // GRANULE))
-            if backed >= min(CHUNK_BYTES, self._pool.size):
-                self._lifecycle.set_ready()
+            self._lifecycle.set_ready()
 
     def _every(self, name: str, pause_s: float, call: Callable[[], None]) -> None:
         def again() -> None:
@@ -245,12 +244,15 @@ class TierService:
                 self.handle(events.Asked(request, message))
 
     def _attach(self, request: Request, message: Attach) -> None:
+        if not self._pool.allocated:
+            request.fail(ErrorCode.NOT_READY, "the pool has no memory yet")
+            return
         try:
             probe = self._probes.open(message.lock_name, message.nonce)
         except RemoteError as error:
             request.fail(error.code, error.text)
             return
-        self._probing: LockProbe | None = probe
+        self._probing = probe
         self.handle(events.Asked(request, message))
         if self._probing is not None:  # refused
             probe.close()
@@ -399,6 +401,3 @@ def _typed(answer: Any, wanted: type[Any]) -> Any:
     if isinstance(answer, wanted | Exception):
         return answer
     return RemoteError(ErrorCode.BAD_MESSAGE, f"expected {wanted.KIND}, got {type(answer).__name__}")
-
-
-__all__ = ["READ_DEADLINE_S", "TierService"]

@@ -173,8 +173,8 @@ class Sessions:
         if layout != session.layouts[shard] or page_bytes != session.page_bytes[shard]:
             raise RemoteError(
                 ErrorCode.LAYOUT_MISMATCH,
-                f"shard {shard} of engine {session.engine}: the rank has layout {_hex(layout)} with {page_bytes} bytes a page, its"
-                f" scheduler half says {_hex(session.layouts[shard])} with {session.page_bytes[shard]}",
+                f"shard {shard} of engine {session.engine}: the rank has layout {_hex(layout)} with {page_bytes} bytes a page,"
+                f" its scheduler half says {_hex(session.layouts[shard])} with {session.page_bytes[shard]}",
             )
 
     def leave(self, session: Session, member: Member) -> bool:

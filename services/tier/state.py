@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from pegaflow.common.pool import GRANULE
-from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, Detach, SessionBeat
@@ -25,7 +24,7 @@ from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, R
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
 from pegaflow.services.tier import events
-from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply, UnpinAt
+from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
 from pegaflow.services.tier.fetches import Fetches
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.lookups import Lookups
@@ -431,11 +430,3 @@ def _cut(keys: list[bytes]) -> list[slice]:
             cuts.append(slice(start, i))
             start = i
     return cuts or [slice(0, 0)]
-
-
-def command_messages(commands: list[Command]) -> list[Message]:
-    """The messages among commands, for tests and taps."""
-    return [command.message for command in commands if isinstance(command, Reply | Publish)]
-
-
-__all__ = ["Agent", "Place", "TierState", "UnpinAt", "command_messages"]

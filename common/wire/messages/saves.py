@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import xxhash
 from pegaflow.common.wire.codec import U32, U64, Bytes, Int, Keys, Strs, message
 
 GRANTED, HAVE, PENDING, NO_SPACE, REFUSED = range(5)
 KEY_MARK_BYTES = 8
+_FINGERPRINT_BYTES = 16
+
+
+def key_mark(key: bytes) -> bytes:
+    """Eight bytes of a key's content hash: they say that both ends mean the same page."""
+    return key[_FINGERPRINT_BYTES : _FINGERPRINT_BYTES + KEY_MARK_BYTES].ljust(KEY_MARK_BYTES, b"\0")
+
+
+def keys_digest(keys: Sequence[bytes]) -> bytes:
+    """Digest of an intent's key list, 8 bytes."""
+    return bytes(xxhash.xxh3_64_digest(b"".join(keys)))
 
 
 @message
@@ -42,8 +55,9 @@ class Intent:
 class Grant:
     """The answer to an intent.
 
-    `statuses` has one byte per key of the intent: granted, have, pending, no_space, refused. `positions` lists the granted keys;
-    `slots` and `generations` hold `shards` values per position, key-major. `digest` is that of the intent's key list.
+    `statuses` has one byte per key of the intent: granted, have, pending, no_space, refused. `positions` lists the granted
+    keys; `slots` and `generations` hold `shards` values per position, key-major, `marks` 8 bytes per position and `stripes` one
+    (empty: all 0). `digest` is that of the intent's key list.
     """
 
     KIND: ClassVar[str] = "grant"
@@ -55,9 +69,15 @@ class Grant:
     positions: U32
     slots: U32
     generations: U64
+    marks: Bytes
+    stripes: Bytes = b""
 
     def check(self) -> str | None:
         pages = len(self.positions) * self.shards
+        if len(self.marks) != KEY_MARK_BYTES * len(self.positions):
+            return "columns of different lengths"
+        if len(self.stripes) not in (0, len(self.positions)):
+            return "columns of different lengths"
         if len(self.slots) != pages or len(self.generations) != pages:
             return "columns of different lengths"
         if self.positions and max(self.positions) >= len(self.statuses):

@@ -1,0 +1,350 @@
+"""The connector's two buses: how the scheduler half and a rank talk to the tier. Both are a `Link` with work handed in and out."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pegaflow.common.pool import PoolView
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError
+from pegaflow.common.wire.messages import saves
+from pegaflow.common.wire.messages.attach import Alive, Attached
+from pegaflow.common.wire.messages.loads import Cancel, Hits, Loading, Lookup, Release
+from pegaflow.common.wire.messages.saves import KEY_MARK_BYTES, Abandoned, Intent, Written, keys_digest
+from pegaflow.connector.link import Link
+from pegaflow.connector.session import Grant, IntentRef, LeaseRef, LookupAnswer, Member, SessionId, TierOptions
+
+RPC_MARGIN_S = 1.0
+WINDOW_INTENTS = 512
+WINDOW_BYTES = 6 << 20
+UNCLAIMED_S = 120.0
+CLOSED_KEPT = 4096
+_KEY_COST = 64
+
+
+class _Held(NamedTuple):
+    """A grant that nobody has taken yet."""
+
+    grant: Grant
+    digest: bytes
+    at: float
+
+
+class SchedulerBus(Link):
+    """The scheduler half's way to the tier: intents and lookups. It never maps the pool."""
+
+    def __init__(
+        self,
+        options: TierOptions,
+        member: Member,
+        base: bytes,
+        fingerprint: bytes,
+        factors: Mapping[str, str],
+        layouts: Sequence[bytes],
+        page_bytes: Sequence[int],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """`layouts` (16 bytes each) and `page_bytes` per shard. Starts the thread; attaches in the background."""
+        self._numbers = itertools.count(1)
+        self._answers: deque[LookupAnswer] = deque()
+        self._lookups: set[int] = set()
+        self._leases: set[LeaseRef] = set()
+        self._unsent = 0
+        self._unsent_bytes = 0
+        super().__init__(options, member, base, fingerprint, dict(factors), b"".join(layouts), list(page_bytes), clock)
+
+    # --- scheduler's thread ------------------------------------------------------------------------------------------
+
+    def publish_intent(
+        self, keys: Sequence[bytes], rows: Sequence[int], stripes: Sequence[int], requests: Sequence[str], tails: int
+    ) -> IntentRef | None:
+        """One intent for one step; `requests` names the request of each key. None: not published, nothing may be saved."""
+        session = self.session()
+        cost = len(keys) * _KEY_COST
+        open_messages = len(self._window) + self._unsent
+        if session is None or open_messages >= WINDOW_INTENTS or self._unsent_bytes + cost > WINDOW_BYTES:
+            return None
+        names = list(dict.fromkeys(requests))
+        places = {name: i for i, name in enumerate(names)}
+        owners = u32s(places[name] for name in requests)
+        number = next(self._numbers)
+        column = bytes(stripes) if any(stripes) else b""
+        intent = Intent(session.epoch, number, list(keys), u32s(rows), column, names, owners, tails)
+        self._unsent += 1
+        self._unsent_bytes += cost
+        self.post(lambda: self._send_intent(session, intent, cost))
+        return IntentRef(session, number, keys_digest(intent.keys))
+
+    def lookup(
+        self, lookup: int, request_id: str, keys: Sequence[bytes], tails: Sequence[bytes], wait_s: float, expected: bool
+    ) -> bool:
+        """Sends a lookup; its answer comes out of `drain`. False: there is no tier, no answer will come."""
+        session = self.session()
+        if session is None:
+            return False
+        keys, tails = list(keys), list(tails)
+        self.post(lambda: self._send_lookup(session, lookup, request_id, keys, tails, wait_s, expected))
+        return True
+
+    def cancel(self, lookup: int) -> None:
+        """The answer is not wanted any more; a lease in it is released here."""
+        self.post(lambda: self._cancel(lookup))
+
+    def loading(self, lease: LeaseRef) -> None:
+        """Ranks are about to copy from this lease."""
+        self.post(lambda: self._say(lease, Loading))
+
+    def release(self, lease: LeaseRef) -> None:
+        """The lease is over."""
+        self.post(lambda: self._release(lease))
+
+    def drain(self) -> list[LookupAnswer]:
+        """Answers since the last call; the caller owns their leases. Never blocks."""
+        out: list[LookupAnswer] = []
+        while self._answers:
+            out.append(self._answers.popleft())
+        return out
+
+    # --- the link's thread -------------------------------------------------------------------------------------------
+
+    def _send_intent(self, session: SessionId, intent: Intent, cost: int) -> None:
+        self._unsent -= 1
+        self._unsent_bytes -= cost
+        if self._session == session:
+            self._publish(intent)
+
+    def _send_lookup(
+        self,
+        session: SessionId,
+        lookup: int,
+        request_id: str,
+        keys: list[bytes],
+        tails: list[bytes],
+        wait_s: float,
+        expected: bool,
+    ) -> None:
+        attached = self._attached
+        if self._session != session or attached is None:
+            self._answers.append(_nothing(lookup, ErrorCode.NOT_ATTACHED))
+            return
+        self._lookups.add(lookup)
+        ask = Lookup(attached.session, attached.token, lookup, request_id, keys, tails, max(0, int(wait_s * 1e3)), expected)
+        self._rpc.send(ask, wait_s + RPC_MARGIN_S, lambda answer: self._answered(session, lookup, answer), session.epoch)
+
+    def _answered(self, session: SessionId, lookup: int, answer: Any) -> None:
+        wanted = lookup in self._lookups
+        self._lookups.discard(lookup)
+        if not isinstance(answer, Hits):
+            code = answer.code if isinstance(answer, PegaflowError) else ErrorCode.BAD_MESSAGE
+            if wanted:
+                self._answers.append(_nothing(lookup, code))
+            if isinstance(answer, PegaflowError):
+                self._heard_error(answer)
+            return
+        lease = LeaseRef(session, answer.lease) if answer.lease else None
+        if lease is not None:
+            self._leases.add(lease)
+        if not wanted:
+            if lease is not None:
+                self._release(lease)
+            return
+        code = answer.reason if answer.reason != ErrorCode.UNKNOWN else ""
+        self._answers.append(
+            LookupAnswer(lookup, lease, answer.full, answer.tail, answer.slots, answer.generations, answer.sources, code)
+        )
+
+    def _cancel(self, lookup: int) -> None:
+        for answer in [answer for answer in self._answers if answer.lookup == lookup]:
+            self._answers.remove(answer)
+            if answer.lease is not None:
+                self._release(answer.lease)
+        if lookup in self._lookups:
+            self._lookups.discard(lookup)
+            attached = self._attached
+            if attached is not None:
+                message = Cancel(attached.session, attached.token, u64s([lookup]))
+                self._rpc.send(message, self._options.request_timeout_s, lambda _: None, self._epoch)
+
+    def _release(self, lease: LeaseRef) -> None:
+        self._leases.discard(lease)
+        self._say(lease, Release)
+
+    def _say(self, lease: LeaseRef, kind: type[Loading] | type[Release]) -> None:
+        attached = self._attached
+        if attached is not None and lease.session == SessionId(self._epoch, attached.session):
+            message = kind(attached.session, attached.token, u64s([lease.lease]))
+            self._rpc.send(message, self._options.request_timeout_s, self._said, self._epoch)
+
+    def _said(self, answer: Any) -> None:
+        if isinstance(answer, PegaflowError):
+            self._heard_error(answer)  # anything else `alive` heals
+
+    def _alive(self, events_seen: int) -> Alive:
+        leases = u64s(lease.lease for lease in self._leases)
+        return Alive(self._epoch, events_seen, 0, u64s(), leases, u64s(self._lookups))
+
+    def _void(self) -> None:
+        self._leases.clear()
+        for lookup in self._lookups:
+            self._answers.append(_nothing(lookup, ErrorCode.WRONG_EPOCH))
+        self._lookups.clear()
+
+
+class RankBus(Link):
+    """One rank's way to the tier, and the only way to the pool's memory."""
+
+    def __init__(
+        self,
+        options: TierOptions,
+        member: Member,
+        base_fingerprint: bytes,
+        layout: bytes,
+        page_bytes: int,
+        *,
+        clock: Callable[[], float],
+        on_session: Callable[[PoolView | None], None] | None = None,
+    ) -> None:
+        self._on_session = on_session
+        self._grants: dict[int, _Held] = {}
+        self._closed: OrderedDict[int, None] = OrderedDict()
+        self._closed_through = 0
+        self._owed: dict[int, set[int]] = {}  # grant → positions without a last word; guarded by `_changed`
+        self._telling: dict[int, int] = {}  # grant → number of its last word, until that is acknowledged
+        super().__init__(options, member, base_fingerprint, b"", {}, layout, [page_bytes], clock)
+
+    # --- copy thread -------------------------------------------------------------------------------------------------
+
+    def pool(self) -> PoolView | None:
+        """The mapping of the session that can be used now."""
+        return self._view if self._session is not None else None
+
+    def take_grant(self, ref: IntentRef, deadline: float) -> Grant | None:
+        """Waits for the grant. None: not here in time, or the session is over; a late one is answered `abandoned` here."""
+
+        def there() -> bool:
+            return ref.intent in self._grants or self._session != ref.session
+
+        with self._changed:
+            self._changed.wait_for(there, max(0.0, deadline - self._clock()))
+            self._close_intent(ref.intent)
+            held = self._grants.pop(ref.intent, None)
+            if held is None or self._session != ref.session:
+                return None
+            grant, digest = held.grant, held.digest
+        if ref.digest != digest:  # the grant is for another key list: nothing may be written under it
+            self.abandoned(grant, grant.positions)
+            return None
+        return grant
+
+    def written(self, grant: Grant, positions: Sequence[int]) -> None:
+        """This rank's last touch of these slots: the bytes are in."""
+        self._last_word(grant, positions, Written)
+
+    def abandoned(self, grant: Grant, positions: Sequence[int]) -> None:
+        """This rank's last touch of these slots: the bytes are not usable."""
+        self._last_word(grant, positions, Abandoned)
+
+    def _last_word(self, grant: Grant, positions: Sequence[int], kind: type[Written] | type[Abandoned]) -> None:
+        with self._changed:
+            owed = self._owed.get(grant.grant, set())
+            said = [position for position in positions if position in owed]
+            owed.difference_update(said)
+        if said:
+            self.post(lambda: self._tell(grant, said, kind))
+
+    def _close_intent(self, intent: int) -> None:
+        self._closed[intent] = None
+        self._closed_through = max(self._closed_through, intent)
+        while len(self._closed) > CLOSED_KEPT:
+            self._closed.popitem(last=False)
+
+    # --- the link's thread -------------------------------------------------------------------------------------------
+
+    def _map(self, attached: Attached) -> None:
+        self._open_view(attached, self._options.mode != "read")
+        if self._on_session is not None:
+            self._on_session(self._view)
+
+    def _unmap(self) -> bool:
+        if self._on_session is not None and self._view is not None:
+            self._on_session(None)
+        return super()._unmap()
+
+    def _event(self, message: Any) -> None:
+        if not isinstance(message, saves.Grant) or self._attached is None:
+            return
+        shard, stripe, shards = self._member.shard, self._member.stripe, message.shards
+        mine = [i for i in range(len(message.positions)) if (message.stripes[i] if message.stripes else 0) == stripe]
+        session = SessionId(self._epoch, self._attached.session)
+        grant = Grant(
+            IntentRef(session, message.intent),
+            message.grant,
+            u32s(message.positions[i] for i in mine),
+            u32s(message.slots[i * shards + shard] for i in mine),
+            u64s(message.generations[i * shards + shard] for i in mine),
+            b"".join(message.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)] for i in mine),
+        )
+        now = self._clock()
+        with self._changed:
+            if mine:
+                self._owed[message.grant] = set(grant.positions)
+            late = message.intent in self._closed or (
+                self._closed_through - message.intent > CLOSED_KEPT and message.intent not in self._grants
+            )
+            if not late:
+                self._grants[message.intent] = _Held(grant, message.digest, now)
+                self._changed.notify_all()
+            unclaimed = [held.grant for held in self._grants.values() if now - held.at > UNCLAIMED_S]
+            for held in unclaimed:
+                del self._grants[held.ref.intent]
+                self._close_intent(held.ref.intent)
+        for left in [grant] if late else unclaimed:
+            self.abandoned(left, left.positions)
+
+    def _tell(self, grant: Grant, positions: list[int], kind: type[Written] | type[Abandoned]) -> None:
+        if self._session != grant.ref.session:
+            return  # a new life of the tier: the grant is void, and its slots are out of use there
+        at = {position: i for i, position in enumerate(grant.positions)}
+        picks = [at[position] for position in positions]
+        seq = self._publish(
+            kind(
+                grant.ref.session.epoch,
+                grant.ref.session.session,
+                grant.grant,
+                u32s(grant.slots[i] for i in picks),
+                u64s(grant.generations[i] for i in picks),
+                b"".join(grant.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)] for i in picks),
+            )
+        )
+        with self._changed:
+            if not self._owed.get(grant.grant):
+                self._owed.pop(grant.grant, None)
+                if seq is not None:
+                    self._telling[grant.grant] = seq
+
+    def _acked(self, following: int) -> None:
+        super()._acked(following)
+        oldest = self._window.oldest
+        for number in [number for number, seq in self._telling.items() if seq < oldest]:
+            del self._telling[number]
+
+    def _alive(self, events_seen: int) -> Alive:
+        with self._changed:
+            grants = u64s([*self._owed, *self._telling])
+        return Alive(self._epoch, events_seen, self._closed_through, grants)
+
+    def _void(self) -> None:
+        with self._changed:
+            self._grants.clear()
+            self._owed.clear()
+            self._telling.clear()
+            self._changed.notify_all()
+
+
+def _nothing(lookup: int, code: str) -> LookupAnswer:
+    return LookupAnswer(lookup, None, 0, -1, array("I"), array("Q"), b"", str(code))
