@@ -15,7 +15,8 @@ class Counters(NamedTuple):
 
     On D the forwarded first token is the prompt's last position, and vLLM always computes that one. The connector
     counts all positions (`d_positions`) and, apart, the last ones (`d_last_positions`); vLLM counts what it computed
-    (`d_vllm_computed`) and requests (`d_requests`). Without a prefill on D the four grow by one per request.
+    (`d_vllm_computed`) and requests (`d_requests`). Without a prefill on D the four grow by one per request. `replays`:
+    requests that the router did not splice.
     """
 
     d_positions: float
@@ -27,11 +28,12 @@ class Counters(NamedTuple):
     p_pages_saved: float
     p_tails_saved: float
     b_pages_fetched: float
+    replays: float
 
     @property
     def d_prompt_positions(self) -> int:
-        """Positions of clients' prompts that D computed itself."""
-        return round(self.d_positions - self.d_last_positions)
+        """Positions of clients' prompts that D computed itself. A replay has no forwarded token: its last one counts."""
+        return round(self.d_positions - self.d_last_positions + self.replays)
 
     def since(self, before: Counters) -> Counters:
         return Counters(*(now - then for now, then in zip(self, before, strict=True)))
@@ -41,9 +43,9 @@ class Counters(NamedTuple):
 
 
 def read(ports: Ports) -> Counters:
-    """Totals of now, from P, D and tier b. Raises HttpFailure."""
+    """Totals of now, from P, D, tier b and the router. Raises HttpFailure."""
     p, d = metrics.take(Server(ports.p)), metrics.take(Server(ports.d))
-    b = metrics.take(Server(ports.tier_b_health))
+    b, router = metrics.take(Server(ports.tier_b_health)), metrics.take(Server(ports.router))
     return Counters(
         d_positions=d.total("pegaflow_prompt_positions_computed_total"),
         d_last_positions=d.total("pegaflow_prompt_last_positions_computed_total"),
@@ -54,6 +56,7 @@ def read(ports: Ports) -> Counters:
         p_pages_saved=p.total("pegaflow_pages_saved_total"),
         p_tails_saved=p.total("pegaflow_tails_saved_total"),
         b_pages_fetched=b.total("pegaflow_tier_pages_fetched_total"),
+        replays=router.total("pegaflow_router_requests_total", plan="replay"),
     )
 
 

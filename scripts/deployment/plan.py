@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.ports import Ports
-from environment.checkout import CONFIGS, MODEL, VENV
+from environment.checkout import CONFIGS, MODEL
 
 ENGINE_FLAGS = (
     # float32: batched bfloat16 is not batch-invariant on CPU, so two correct runs can differ in their tokens
@@ -40,6 +41,11 @@ class Plan:
     config: Path = CONFIGS / "pegaflow.toml"
 
     @property
+    def bin(self) -> Path:
+        """Where this environment has python, supervisord and the pegaflow-* commands."""
+        return Path(sys.executable).parent
+
+    @property
     def logs(self) -> Path:
         return self.run / "log"
 
@@ -50,11 +56,12 @@ class Plan:
     def environment(self) -> dict[str, str]:
         """This process's environment and the DEPLOY_ variables."""
         deploy = {
+            "AUTOSTART": "false",
             "RUN": self.run,
             "RUNTIME": self.runtime,
             "POOL": self.pool,
             "POOL_SIZE": self.pool_size,
-            "BIN": VENV / "bin",
+            "BIN": self.bin,
             "CONFIG": self.config,
             "MODEL": self.model,
             "MODEL_NAME": self.model_name,

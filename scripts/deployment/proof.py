@@ -140,6 +140,7 @@ class Proof:
         grown = counters.read(self._ports).since(before)
         claim = self.figures.claim
         claim(grown.d_requests == requests, f"D counted {grown.d_requests:.0f} requests, expected {requests}")
+        claim(grown.replays == 0, f"the router replayed {grown.replays:.0f} requests in place of splicing them")
         claim(grown.d_positions > 0, "the connector on D counted no position: its counter does not work")
         claim(grown.d_prompt_positions == 0, f"D computed {grown.d_prompt_positions} prompt positions itself")
         claim(

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from xmlrpc.client import Fault, ServerProxy
@@ -16,7 +16,7 @@ from xmlrpc.client import Fault, ServerProxy
 from supervisor.xmlrpc import SupervisorTransport
 
 from deployment.plan import Plan
-from environment.checkout import CONFIGS, VENV
+from environment.checkout import CONFIGS
 from environment.complaint import Complaint
 
 STOP_SECONDS: Final = 90.0
@@ -41,12 +41,12 @@ class Supervision:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def start(self) -> None:
-        """Starts supervisord, and with it every service that starts by itself. Raises Complaint when it does not come up."""
+    def start(self, services: Sequence[str] = SERVICES) -> None:
+        """Starts supervisord and `services`, without waiting for these. Raises Complaint when supervisord does not come up."""
         log = (self._plan.run / "supervisord.out").open("wb")
         with log:
             child = subprocess.Popen(
-                [VENV / "bin" / "supervisord", "-c", CONFIGS / "supervisor" / "supervisord.conf"],
+                [self._plan.bin / "supervisord", "-c", CONFIGS / "supervisor" / "supervisord.conf"],
                 env=self._plan.environment(), cwd=self._plan.run, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # outlives a demo that was asked to keep it, and its terminal's Ctrl-C
             )  # fmt: skip
@@ -54,6 +54,8 @@ class Supervision:
         if not wait_for(lambda: self.is_up() or child.poll() is not None, 20) or child.poll() is not None:
             said = (self._plan.run / "supervisord.out").read_text(errors="replace").strip()
             raise Complaint("no_supervisord", f"supervisord did not start: {said}")
+        for name in services:
+            self.start_one(name)
 
     def is_up(self) -> bool:
         try:
