@@ -269,7 +269,8 @@ class SchedulerHalf:
             try:
                 own = self._offer_keys(offer)
             except Exception:
-                # One request that cannot be named must not cost the others their save.
+                # One request that cannot be named must not cost the others their save, nor be tried each step.
+                self.saves.finished(offer.request_id)
                 self._counters.add("saves", label="key_failed")
                 self._log.exception("key_failed: request %s is not saved", offer.request_id)
                 continue
