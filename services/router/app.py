@@ -1,0 +1,251 @@
+"""The router's HTTP side: `create_app(config)` makes the ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+import falcon
+import falcon.asgi
+from pegaflow.common import clock, logs, metrics
+from pegaflow.common.lifecycle import Lifecycle
+from pegaflow.common.version import package_version
+from pegaflow.services.router.config import RouterConfig
+from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect, Receive, Scope, Send
+from pegaflow.services.router.engines import Engines
+from pegaflow.services.router.exchange import Exchange
+from pegaflow.services.router.flow import Flow
+from pegaflow.services.router.measures import RouterMetrics
+from pegaflow.services.router.openai import Endpoint, Refused, dumps, error_body, parse_request
+from pegaflow.services.router.plan import FlowSettings
+from pegaflow.services.router.prober import Prober
+from pegaflow.services.router.steps import Answer, Finish, Outcome, Plan
+from pegaflow.services.router.upstream import FORWARDED_HEADERS, Upstream
+
+log = logs.get(__name__)
+
+PLAN_HEADER = "x-pegaflow-plan"
+
+
+class Nodes(Protocol):
+    """A source of node events (up, down), started and stopped with the application."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Collaborators:
+    """What the application works with; tests replace parts."""
+
+    engines: Engines
+    upstream: Upstream
+    metrics: RouterMetrics
+    lifecycle: Lifecycle
+    now: Callable[[], float] = clock.now
+    nodes: Nodes | None = None
+    exchanges: set[Exchange] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, config: RouterConfig) -> Collaborators:
+        return cls(
+            engines=Engines(config.prefill, config.decode, config.engine),
+            upstream=Upstream(config.timeouts()),
+            metrics=RouterMetrics(),
+            lifecycle=Lifecycle("router"),
+        )
+
+
+class RouterApp:
+    """The ASGI application, and what its process needs of it."""
+
+    def __init__(self, config: RouterConfig, collaborators: Collaborators) -> None:
+        self._parts = collaborators
+        self._app: App = CancelOnDisconnect(_falcon_app(config, collaborators))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def expire(self) -> int:
+        """End all open requests with an error; returns how many there were."""
+        open_now = list(self._parts.exchanges)
+        for exchange in open_now:
+            exchange.expire()
+        return len(open_now)
+
+
+def create_app(config: RouterConfig, collaborators: Collaborators | None = None) -> RouterApp:
+    """The application; it checks its engines once before it takes requests, and starts and stops what it uses."""
+    return RouterApp(config, collaborators if collaborators is not None else Collaborators.of(config))
+
+
+def _falcon_app(config: RouterConfig, parts: Collaborators) -> App:
+    headers = {"Authorization": f"Bearer {config.engine_api_key}"} if config.engine_api_key else {}
+    prober = Prober(
+        parts.engines,
+        parts.upstream,
+        parts.metrics,
+        parts.lifecycle,
+        interval=config.health_interval,
+        timeout=config.health_timeout,
+        headers=headers,
+    )
+    app = falcon.asgi.App(middleware=_Lifespan(parts, prober))
+    settings = config.flow_settings()
+    for endpoint in Endpoint:
+        app.add_route(endpoint, Generate(endpoint, settings, config.max_body, parts))
+    app.add_route("/v1/models", Models(parts.engines))
+    app.add_route("/health", Health(parts.lifecycle))
+    app.add_route("/ready", Ready(parts.lifecycle))
+    app.add_route("/metrics", Metrics(parts.metrics))
+    app.add_route("/version", Version())
+    app.add_error_handler(falcon.HTTPError, _http_error)
+    app.add_error_handler(Exception, _unexpected)
+    return cast(App, app)  # Falcon's own type asks for dicts, which the server passes
+
+
+class Generate:
+    """POST of one of the two OpenAI endpoints."""
+
+    def __init__(self, endpoint: Endpoint, settings: FlowSettings, max_body: int, parts: Collaborators) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._max_body = max_body
+        self._parts = parts
+
+    async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        parts = self._parts
+        try:
+            request = parse_request(self._endpoint, await self._body(req))
+        except Refused as refused:
+            parts.metrics.began()
+            parts.metrics.ended(Finish(Plan.NONE, Outcome.REFUSED, refused.code))
+            _answer(resp, Answer(Plan.NONE, refused.status, dumps(refused.body())))
+            return
+        headers = {name: value for name, value in req.headers.items() if name.lower() in FORWARDED_HEADERS}
+        exchange = Exchange(Flow(request, self._settings), parts.upstream, parts.engines, parts.metrics, parts.now, headers)
+        parts.exchanges.add(exchange)
+
+        async def cleanup() -> None:
+            parts.exchanges.discard(exchange)
+            await exchange.close()
+
+        req.scope[CLEANUP] = cleanup
+        head = await exchange.head()
+        if isinstance(head, Answer):
+            _answer(resp, head)
+            return
+        resp.set_header(PLAN_HEADER, head.plan)
+        resp.set_header("Cache-Control", "no-cache")
+        resp.content_type = "text/event-stream; charset=utf-8"
+        resp.stream = exchange
+
+    async def _body(self, req: falcon.asgi.Request) -> bytes:
+        if (req.content_length or 0) > self._max_body:
+            raise self._too_large()
+        read = bytearray()
+        async for chunk in req.stream:
+            read += chunk
+            if len(read) > self._max_body:
+                raise self._too_large()
+        return bytes(read)
+
+    def _too_large(self) -> Refused:
+        return Refused(f"the body exceeds {self._max_body} bytes", code="body_too_large", status=413)
+
+
+class Models:
+    def __init__(self, engines: Engines) -> None:
+        self._engines = engines
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        models = self._engines.models()
+        if not models:
+            body = error_body("no engine is healthy", "server_error", "no_engine")
+            _answer(resp, Answer(Plan.NONE, 503, dumps(body), retry_after="1"))
+            return
+        _json(resp, {"object": "list", "data": models})
+
+
+class Health:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        _json(resp, {"state": self._lifecycle.state})
+
+
+class Ready:
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        reasons = self._lifecycle.reasons()
+        _json(resp, {"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
+
+
+class Metrics:
+    def __init__(self, measured: RouterMetrics) -> None:
+        self._measured = measured
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        resp.content_type = metrics.CONTENT_TYPE
+        resp.data = metrics.render(self._measured.registry)
+
+
+class Version:
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        _json(resp, {"service": "router", "version": package_version()})
+
+
+class _Lifespan:
+    """Falcon middleware: starts and stops the collaborators with the server's lifespan."""
+
+    def __init__(self, parts: Collaborators, prober: Prober) -> None:
+        self._parts = parts
+        self._prober = prober
+
+    async def process_startup(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        await self._parts.upstream.start()
+        await self._prober.start()
+        if self._parts.nodes is not None:
+            await self._parts.nodes.start()
+        self._parts.lifecycle.set_ready()
+
+    async def process_shutdown(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        if self._parts.nodes is not None:
+            await self._parts.nodes.close()
+        await self._prober.close()
+        await self._parts.upstream.close()
+
+
+def _answer(resp: falcon.asgi.Response, answer: Answer) -> None:
+    resp.set_header(PLAN_HEADER, answer.plan)
+    resp.status = answer.status
+    resp.content_type = answer.content_type
+    resp.data = answer.body
+    if answer.retry_after is not None:
+        resp.set_header("Retry-After", answer.retry_after)
+
+
+def _json(resp: falcon.asgi.Response, value: object, status: int = 200) -> None:
+    resp.status = status
+    resp.content_type = "application/json"
+    resp.data = dumps(value)
+
+
+async def _http_error(
+    req: falcon.asgi.Request, resp: falcon.asgi.Response, error: falcon.HTTPError, params: dict[str, Any]
+) -> None:
+    status = falcon.http_status_to_code(error.status)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+    resp.set_headers(error.headers or {})
+    _json(resp, error_body(error.description or error.title or code, kind, code), status)
+
+
+async def _unexpected(req: falcon.asgi.Request, resp: falcon.asgi.Response, error: Exception, params: dict[str, Any]) -> None:
+    log.exception("unexpected", path=req.path)
+    _json(resp, error_body("the router failed", "server_error", "router_failed"), 500)

@@ -1,0 +1,92 @@
+"""The router's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from pegaflow.common.config import duration, option, size
+from pegaflow.common.logs import LEVELS
+from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
+from pegaflow.services.router.upstream import Timeouts
+
+
+def _urls(values: tuple[str, ...]) -> str | None:
+    for value in values:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            return f"{value!r} is not a base URL such as http://host:8000"
+    if len(set(values)) != len(values):
+        return "the same engine is listed twice"
+    return None
+
+
+def _url(value: str) -> str:
+    return value.strip().rstrip("/")
+
+
+def _positive(value: float) -> str | None:
+    return None if value > 0 else "must be above 0"
+
+
+def _level(value: str) -> str | None:
+    return None if value in LEVELS else f"must be one of {', '.join(LEVELS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Durations in seconds, sizes in bytes, lengths in tokens."""
+
+    host: str = option("127.0.0.1", help="address to listen on")
+    port: int = option(8000, help="port to listen on; 0: any", check=lambda v: None if 0 <= v < 65536 else "no port")
+    prefill: tuple[str, ...] = option((), help="base URL of a prefill engine; repeatable", parse=_url, check=_urls)
+    decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls)
+    engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls)
+    pd_first_token: bool = option(False, help="forward the prefill engine's token, so that decode never prefills")
+    pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")  # noqa: RUF009 - option() makes a field
+    pd_max_model_len: int | None = option(None, help="tokens a model takes; default: what engines say", check=_positive)
+    pd_unsplicable: Unsplicable = option(  # noqa: RUF009
+        Unsplicable.REPLAY, help="what to do with fields that cannot be split"
+    )
+    pd_flow_retries: int = option(
+        1, help="how often a failed flow is begun again", check=lambda v: None if v >= 0 else "must not be negative"
+    )
+    connect_timeout: float = option(5.0, help="to connect to an engine", parse=duration, check=_positive)
+    prefill_timeout: float = option(300.0, help="for the prefill engine's answer", parse=duration, check=_positive)
+    answer_timeout: float = option(3600.0, help="for an answer that is not streamed", parse=duration, check=_positive)
+    idle_timeout: float = option(300.0, help="of silence within a stream", parse=duration, check=_positive)
+    health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
+    health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
+    drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
+    max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
+    engine_api_key: str = option("", help="bearer token for health checks; requests carry their client's", secret=True)
+    node: str = option("", help="this node's name in log lines")
+    log_level: str = option("info", help="|".join(LEVELS), check=_level)
+
+    def __post_init__(self) -> None:
+        if self.engine and (self.prefill or self.decode):
+            raise ValueError("either engine, or prefill and decode: a mixed engine has no part in a split request")
+        if bool(self.prefill) != bool(self.decode):
+            raise ValueError("prefill and decode engines are needed together")
+        if not self.engine and not self.prefill:
+            raise ValueError("no engines: give --engine, or --prefill and --decode")
+        if self.pd_first_token and not self.prefill:
+            raise ValueError("pd_first_token needs prefill and decode engines")
+
+    def flow_settings(self) -> FlowSettings:
+        split = Mode.FIRST_TOKEN if self.pd_first_token else Mode.PREFILL_DECODE
+        return FlowSettings(
+            mode=Mode.MIXED if self.engine else split,
+            decode_api=self.pd_decode_api,
+            unsplicable=self.pd_unsplicable,
+            model_length=self.pd_max_model_len,
+            retries=self.pd_flow_retries,
+        )
+
+    def timeouts(self) -> Timeouts:
+        return Timeouts(
+            connect=self.connect_timeout,
+            prefill=self.prefill_timeout,
+            answer=self.answer_timeout,
+            idle=self.idle_timeout,
+        )

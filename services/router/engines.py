@@ -1,0 +1,92 @@
+"""The engines the router knows, their health, their load, and what was learnt about them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pegaflow.services.router.openai import Json
+from pegaflow.services.router.policy import Candidate, least_loaded
+from pegaflow.services.router.steps import EngineFacts, Role
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine; its name is its base URL. `healthy` is None until it was checked for the first time."""
+
+    name: str
+    role: Role
+    healthy: bool | None = None
+    load: int = 0
+    turn: int = 0
+    chat_ids: bool | None = None
+    models: list[Json] = field(default_factory=list)
+
+    @property
+    def model_length(self) -> int | None:
+        """The smallest `max_model_len` of its models, which share one engine; None where none is told."""
+        told = [model["max_model_len"] for model in self.models if isinstance(model.get("max_model_len"), int)]
+        return min(told, default=None)
+
+
+class Engines:
+    """Owned by the event loop. Engines of one role are interchangeable."""
+
+    def __init__(self, prefill: Iterable[str] = (), decode: Iterable[str] = (), mixed: Iterable[str] = ()) -> None:
+        self._engines: dict[tuple[Role, str], Engine] = {}
+        self._turn = 0
+        for role, names in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.ENGINE, mixed)):
+            for name in names:
+                self._engines[role, name] = Engine(name, role)
+
+    def all(self) -> list[Engine]:
+        return list(self._engines.values())
+
+    def pick(self, role: Role, avoid: frozenset[str]) -> Engine | None:
+        """Choose a healthy engine and count it as loaded until :meth:`release`; None when none is healthy."""
+        candidates = [
+            Candidate(engine.name, engine.load, engine.turn)
+            for engine in self._engines.values()
+            if engine.role is role and engine.healthy
+        ]
+        name = least_loaded(candidates, avoid)
+        if name is None:
+            return None
+        engine = self._engines[role, name]
+        self._turn += 1
+        engine.turn = self._turn
+        engine.load += 1
+        return engine
+
+    def release(self, engine: Engine, *, suspect: bool) -> None:
+        assert engine.load > 0, f"{engine.name} was released more often than picked"
+        engine.load -= 1
+        if suspect:
+            self.mark(engine, healthy=False)
+
+    def mark(self, engine: Engine, *, healthy: bool) -> None:
+        """What a check, or a failed connection, showed."""
+        if not healthy:
+            # What comes back may be another version: look again how it takes ids.
+            engine.chat_ids = None
+            engine.models = []
+        engine.healthy = healthy
+
+    def models(self) -> list[Json]:
+        """The models of all healthy engines, each id once."""
+        found: dict[object, Json] = {}
+        for engine in self._engines.values():
+            if engine.healthy:
+                for model in engine.models:
+                    found.setdefault(model.get("id"), model)
+        return list(found.values())
+
+    def missing(self) -> list[Role]:
+        """The roles that have engines, of which none is healthy."""
+        roles = {engine.role for engine in self._engines.values()}
+        served = {engine.role for engine in self._engines.values() if engine.healthy}
+        return sorted(roles - served)
+
+
+def facts(engine: Engine) -> EngineFacts:
+    return EngineFacts(engine.name, engine.chat_ids, engine.model_length)

@@ -1,0 +1,191 @@
+"""One request's shell: carries out a flow's commands and gives the client its bytes.
+
+An exchange runs in the task of its HTTP request, one step after the other, so that a slow client holds back the
+engine and a cancelled task holds back nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from pegaflow.common import logs
+from pegaflow.services.router.engines import Engine, Engines, facts
+from pegaflow.services.router.flow import Flow
+from pegaflow.services.router.measures import RouterMetrics
+from pegaflow.services.router.openai import DONE, frame
+from pegaflow.services.router.steps import (
+    Answer,
+    Begin,
+    Cancel,
+    Command,
+    Event,
+    Expired,
+    Finish,
+    Gone,
+    Learnt,
+    NoEngine,
+    Pick,
+    Picked,
+    Release,
+    Role,
+    Send,
+    SendChunks,
+    SendDone,
+    SendError,
+    StartStream,
+    Wait,
+    Woke,
+)
+from pegaflow.services.router.upstream import Leg, Upstream
+
+log = logs.get(__name__)
+
+Output = Answer | StartStream | bytes
+
+
+class Exchange:
+    """Drives one flow. `head` first; if that is a StartStream, the exchange is then an iterator of bytes.
+
+    `close` must be called at the end, whatever happened, and gives everything back.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        upstream: Upstream,
+        engines: Engines,
+        metrics: RouterMetrics,
+        clock: Callable[[], float],
+        headers: Mapping[str, str],
+    ) -> None:
+        self._flow = flow
+        self._upstream = upstream
+        self._engines = engines
+        self._metrics = metrics
+        self._clock = clock
+        self._headers = headers
+        self._task = asyncio.current_task()
+        self._commands: deque[Command] = deque()
+        self._engine: Engine | None = None
+        self._leg: Leg | None = None
+        self._expired = False
+        self._finish: Finish | None = None
+        self._began = clock()
+        self._prefilled: float | None = None
+        metrics.began()
+
+    async def head(self) -> Answer | StartStream:
+        """The first thing for the client: a whole answer, after which nothing follows, or the start of a stream."""
+        self._push(Begin())
+        output = await self._next()
+        assert isinstance(output, Answer | StartStream)
+        if isinstance(output, Answer):
+            assert await self._next() is None
+            return output
+        now = self._clock()
+        self._metrics.first_token(output.plan, now - self._began)
+        if self._prefilled is not None:
+            self._metrics.handoff(now - self._prefilled)
+        return output
+
+    def __aiter__(self) -> Exchange:
+        return self
+
+    async def __anext__(self) -> bytes:
+        output = await self._next()
+        if output is None:
+            raise StopAsyncIteration
+        assert isinstance(output, bytes)
+        return output
+
+    def expire(self) -> None:
+        """End this exchange now, with an error that says why; from any task."""
+        if self._finish is None and self._task is not None:
+            self._expired = True
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Cancels what is open if the flow is not over: the client is gone. Idempotent."""
+        if self._finish is None:
+            self._push(Expired() if self._expired else Gone())
+            while await self._next() is not None:
+                pass  # nobody is left to read it
+        await self._close_leg()
+
+    def _push(self, event: Event) -> None:
+        self._commands.extend(self._flow.handle(event))
+
+    async def _next(self) -> Output | None:
+        """Carry out commands until one has something for the client; None when the flow is over."""
+        while True:
+            try:
+                while self._commands:
+                    output = await self._carry_out(self._commands.popleft())
+                    if output is not None:
+                        return output
+                if self._finish is not None:
+                    return None
+                assert self._leg is not None, "the flow waits for nothing"
+                self._push(await self._leg.next())
+            except asyncio.CancelledError:
+                if not self._expired or self._task is None or self._finish is not None:
+                    raise
+                self._task.uncancel()
+                self._push(Expired())
+
+    async def _carry_out(self, command: Command) -> Output | None:
+        match command:
+            case StartStream() | Answer():
+                return command
+            case SendChunks(chunks):
+                return b"".join(map(frame, chunks))
+            case SendDone():
+                return DONE
+            case SendError(body):
+                return frame(body)
+            case Pick(role, avoid):
+                self._pick(role, avoid)
+            case Send():
+                await self._close_leg()
+                assert self._engine is not None
+                prefill = self._engine.role is Role.PREFILL and not command.stream
+                self._leg = self._upstream.leg(self._engine.name, command, self._headers, prefill=prefill)
+            case Cancel():
+                await self._close_leg()
+            case Release(_, suspect):
+                self._release(suspect=suspect)
+            case Learnt(_, chat_ids):
+                assert self._engine is not None
+                self._engine.chat_ids = chat_ids
+            case Wait(seconds):
+                self._metrics.retried()
+                await asyncio.sleep(seconds)
+                self._push(Woke())
+            case Finish():
+                self._finish = command
+                self._metrics.ended(command)
+                log.debug("ended", plan=command.plan, outcome=command.outcome, code=command.code)
+        return None
+
+    def _pick(self, role: Role, avoid: frozenset[str]) -> None:
+        if role is Role.DECODE:
+            self._prefilled = self._clock()
+        self._engine = self._engines.pick(role, avoid)
+        if self._engine is None:
+            self._push(NoEngine())
+            return
+        self._metrics.engine(self._engine)
+        self._push(Picked(facts(self._engine)))
+
+    def _release(self, *, suspect: bool) -> None:
+        engine, self._engine = self._engine, None
+        assert engine is not None
+        self._engines.release(engine, suspect=suspect)
+        self._metrics.engine(engine)
+
+    async def _close_leg(self) -> None:
+        leg, self._leg = self._leg, None
+        if leg is not None:
+            await leg.close()

@@ -1,0 +1,88 @@
+"""Failures of engines as the client sees them: a stable code, a status, and when to try again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pegaflow.services.router.openai import Json, error_body
+from pegaflow.services.router.steps import Answered, FailureKind, Role
+
+RETRY_AFTER_SECONDS: Final = "1"
+"""Long enough for a health check to notice, short enough that a client's own retry hides a restart."""
+
+RETRYABLE_4XX: Final = frozenset({408, 425, 429})
+
+_STATUS: Final = {
+    FailureKind.UNREACHABLE: 502,
+    FailureKind.TIMEOUT: 504,
+    FailureKind.BUSY: 503,
+    FailureKind.FAILED: 502,
+}
+_PREFIX: Final = {Role.PREFILL: "pd_prefill", Role.DECODE: "pd_decode", Role.ENGINE: "engine"}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`suspect`: the engine should not be picked until its health was checked again."""
+
+    code: str
+    status: int
+    text: str
+    retry_after: str | None = RETRY_AFTER_SECONDS
+    suspect: bool = False
+
+    def body(self) -> Json:
+        return error_body(self.text, "server_error", self.code)
+
+
+def of_kind(role: Role, kind: FailureKind, text: str) -> Failure:
+    return Failure(
+        code=f"{_PREFIX[role]}_{kind}",
+        status=_STATUS[kind],
+        text=f"the {role} engine is {kind}: {text}" if kind is not FailureKind.FAILED else _broke(role, text),
+        suspect=kind is FailureKind.UNREACHABLE,
+    )
+
+
+def of_status(role: Role, event: Answered) -> Failure | None:
+    """The failure that an HTTP status means; None for 200 and for what is the client's own mistake.
+
+    The engine's text is not passed on for 5xx: vLLM says only "Internal server error".
+    """
+    status = event.status
+    if status == 200 or (400 <= status < 500 and status not in RETRYABLE_4XX):
+        return None
+    busy = status in RETRYABLE_4XX or status == 503
+    kind = FailureKind.BUSY if busy else FailureKind.FAILED
+    return Failure(
+        code=f"{_PREFIX[role]}_{kind}",
+        status=_STATUS[kind],
+        text=f"the {role} engine answered {status}",
+        retry_after=event.retry_after or RETRY_AFTER_SECONDS,
+    )
+
+
+def broken(role: Role, text: str) -> Failure:
+    return of_kind(role, FailureKind.FAILED, text)
+
+
+def no_engine(role: Role) -> Failure:
+    return Failure(
+        code="no_engine" if role is Role.ENGINE else f"pd_no_{role}_engine",
+        status=503,
+        text=f"no {role} engine is healthy" if role is not Role.ENGINE else "no engine is healthy",
+    )
+
+
+def interrupted(role: Role, cause: Failure) -> Failure:
+    """The engine was lost after the client had a part of the answer."""
+    return Failure(code=f"{_PREFIX[role]}_interrupted", status=502, text=f"the answer broke off: {cause.text}")
+
+
+def stopping() -> Failure:
+    return Failure(code="router_stopping", status=503, text="the router is being stopped")
+
+
+def _broke(role: Role, text: str) -> str:
+    return f"the {role} engine failed: {text}"

@@ -1,0 +1,450 @@
+"""The life of one request, as a state machine without sockets or clock.
+
+    new ──▶ pick_prefill ──▶ prefill ──▶ pick_answer ──▶ answer ──▶ done
+                 ▲              │             │             │
+                 └── backoff ◀──┴─────────────┴─────────────┘   before the client had a byte
+
+A request that one engine answers alone goes from new to pick_answer. After the client's first byte nothing is tried
+again: the stream ends with `[DONE]`, or with an error frame and without it. The client's first byte waits for D's
+first token, so that everything up to there can be repeated: P's part is idempotent (same prompt, same keys).
+
+Every event is legal in every state where the shell can produce it; anything else is an AssertionError. `Finish` is
+the last command, exactly once; after it events are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import Any, Final
+
+from pegaflow.services.router import failures
+from pegaflow.services.router.decode import DecodeLeg, relay_leg, replay_leg
+from pegaflow.services.router.failures import Failure
+from pegaflow.services.router.fields import refuse_unsplittable
+from pegaflow.services.router.merge import (
+    Collector,
+    Passthrough,
+    StreamMerger,
+    merge_answers,
+    prefill_chunks,
+    stripped_answer,
+)
+from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps, error_in
+from pegaflow.services.router.plan import FlowSettings, Mode, choose, prefill_suffices, refuse_early
+from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
+from pegaflow.services.router.steps import (
+    Answer,
+    Answered,
+    Begin,
+    Cancel,
+    Command,
+    Ended,
+    EngineFacts,
+    Event,
+    Expired,
+    Failed,
+    Finish,
+    Frame,
+    Gone,
+    Learnt,
+    NoEngine,
+    Outcome,
+    Pick,
+    Picked,
+    Plan,
+    Release,
+    Role,
+    Send,
+    SendChunks,
+    SendDone,
+    SendError,
+    StartStream,
+    Wait,
+    Woke,
+)
+
+BACKOFF_SECONDS: Final = 0.1
+BACKOFF_LIMIT_SECONDS: Final = 2.0
+
+
+class State(StrEnum):
+    NEW = "new"
+    PICK_PREFILL = "pick_prefill"
+    PREFILL = "prefill"
+    BACKOFF = "backoff"
+    PICK_ANSWER = "pick_answer"
+    ANSWER = "answer"
+    DONE = "done"
+
+
+class Flow:
+    """One request. `handle(event)` returns the commands to carry out, in order."""
+
+    def __init__(self, request: ClientRequest, settings: FlowSettings) -> None:
+        self.request = request
+        self.settings = settings
+        self.state = State.NEW
+        self.plan = Plan.NONE
+        self._retries = settings.retries
+        self._attempt = 0
+        self._avoid: frozenset[str] = frozenset()
+        self._role = Role.ENGINE  # of the engine that gives the client its answer
+        self._engine: EngineFacts | None = None
+        self._failure: Failure | None = None
+        self._prefill: PrefillAnswer | None = None
+        self._prefill_length: int | None = None
+        self._streaming = False  # the client has had a byte
+        self._leg: DecodeLeg | None = None
+        self._merger: StreamMerger | Passthrough = Passthrough(request, None)
+        self._collector: Collector | None = None
+        self._held: list[Json] = []  # chunks from before D said something
+        self._opened = False  # D has said something
+        self._verified = False  # D has named the ids it was given
+        self._ended = False  # a finish reason came
+
+    def handle(self, event: Event) -> list[Command]:
+        if self.state is State.DONE:
+            return []
+        match event:
+            case Gone():
+                return [*self._abandon(), self._finish(Outcome.GONE, "client_gone")]
+            case Expired():
+                return self._expire()
+            case Begin() if self.state is State.NEW:
+                return self._begin()
+            case Picked(engine) if self.state is State.PICK_PREFILL:
+                return self._send_prefill(engine)
+            case Picked(engine) if self.state is State.PICK_ANSWER:
+                self._engine = engine
+                return self._send_answer()
+            case NoEngine() if self.state in (State.PICK_PREFILL, State.PICK_ANSWER):
+                role = Role.PREFILL if self.state is State.PICK_PREFILL else self._role
+                # A last failure says more than "nobody left".
+                return self._give_up(self._failure or failures.no_engine(role))
+            case Woke() if self.state is State.BACKOFF:
+                return self._pick_first()
+            case Answered() if self.state is State.PREFILL:
+                return self._prefill_answered(event)
+            case Failed(kind, text) if self.state is State.PREFILL:
+                return self._again(failures.of_kind(Role.PREFILL, kind, text))
+            case Answered() if self.state is State.ANSWER:
+                return self._answered(event)
+            case Frame(data) if self.state is State.ANSWER:
+                return self._framed(data)
+            case Ended() if self.state is State.ANSWER:
+                return self._stream_over(failures.broken(self._role, "the stream ended early"))
+            case Failed(kind, text) if self.state is State.ANSWER:
+                return self._stream_over(failures.of_kind(self._role, kind, text))
+        raise AssertionError(f"{event} in state {self.state}")
+
+    def validate(self) -> None:
+        """Raises AssertionError unless the fields fit the state; called by tests after every step."""
+        open_leg = self.state in (State.PREFILL, State.ANSWER)
+        assert (self._engine is not None) == open_leg, "an engine is held exactly while a leg is open"
+        assert not self._streaming or self.state in (State.ANSWER, State.DONE), "nothing is repeated after a byte"
+        assert (self._leg is not None) == (self.state is State.ANSWER), "a leg belongs to an answer"
+        assert self._retries >= 0
+
+    # Before the answer
+
+    def _begin(self) -> list[Command]:
+        request, mode = self.request, self.settings.mode
+        if mode is Mode.FIRST_TOKEN:
+            try:
+                refuse_unsplittable(request.endpoint, request.body)
+                refuse_early(request, self.settings)
+            except Refused as refused:
+                return self._refuse(refused)
+            if request.limit is not None and request.limit <= 1:
+                # One token, or none (echo), or a number that the engine will complain about: nothing to split.
+                self.plan = Plan.PREFILL
+                self._role = Role.PREFILL
+            else:
+                self._role = Role.DECODE
+        elif mode is Mode.PREFILL_DECODE:
+            self._role = Role.DECODE
+        else:
+            self.plan = Plan.DIRECT
+        return self._pick_first()
+
+    def _pick_first(self) -> list[Command]:
+        if self._role is Role.DECODE:
+            self.state = State.PICK_PREFILL
+            return [Pick(Role.PREFILL, self._avoid)]
+        return self._pick_answer()
+
+    def _pick_answer(self) -> list[Command]:
+        self.state = State.PICK_ANSWER
+        return [Pick(self._role, self._avoid)]
+
+    def _send_prefill(self, engine: EngineFacts) -> list[Command]:
+        self.state = State.PREFILL
+        self._engine = engine
+        self._prefill_length = self.settings.model_length or engine.model_length
+        return [Send(self.request.endpoint, prefill_body(self.request), stream=False)]
+
+    def _prefill_answered(self, event: Answered) -> list[Command]:
+        failure = failures.of_status(Role.PREFILL, event)
+        if failure is not None:
+            return self._again(failure)
+        if event.status != 200:
+            return self._reject(event)
+        if self.settings.mode is Mode.PREFILL_DECODE:
+            return [*self._release(), *self._pick_answer()]
+        try:
+            answer = read_prefill(self.request.endpoint, json.loads(event.body))
+        except (Malformed, ValueError) as error:
+            return self._again(failures.broken(Role.PREFILL, str(error)))
+        if answer.finish_reason in DEAD_ENDS:
+            return self._again(failures.broken(Role.PREFILL, f"finish_reason {answer.finish_reason}"))
+        self._prefill = answer
+        released = self._release()
+        if prefill_suffices(self.request, answer, self._prefill_length):
+            self.plan = Plan.PREFILL
+            return [*released, *self._answer_by_prefill(answer)]
+        return [*released, *self._pick_answer()]
+
+    def _answer_by_prefill(self, answer: PrefillAnswer) -> list[Command]:
+        if not self.request.stream:
+            return [self._whole(stripped_answer(self.request, answer.payload)), self._finish(Outcome.OK, "200")]
+        self._streaming = True
+        chunks = prefill_chunks(self.request, answer)
+        return [StartStream(self.plan), SendChunks(chunks), SendDone(), self._finish(Outcome.OK, "200")]
+
+    # The answer
+
+    def _send_answer(self, *, no_chat_ids: bool = False) -> list[Command]:
+        engine = self._engine
+        assert engine is not None
+        if self.settings.mode is Mode.PREFILL_DECODE:
+            self.plan, leg = Plan.REPLAY, replay_leg(self.request, None, way=None)
+        elif self._prefill is None:
+            leg = relay_leg(self.request)
+        else:
+            try:
+                self.plan, leg = choose(self.request, self._prefill, engine, self.settings, no_chat_ids=no_chat_ids)
+            except Refused as refused:
+                return self._refuse(refused)
+        self.state = State.ANSWER
+        self._leg = leg
+        self._merger = (
+            StreamMerger(self.request, self._prefill, leg)
+            if leg.continued and self._prefill is not None
+            else Passthrough(self.request, self._prefill)
+        )
+        self._held = self._merger.open()
+        if leg.stream and not self.request.stream:
+            self._collector = Collector(self.request)
+        return [Send(leg.endpoint, leg.body, leg.stream)]
+
+    def _answered(self, event: Answered) -> list[Command]:
+        leg = self._leg
+        assert leg is not None
+        failure = failures.of_status(self._role, event)
+        if failure is not None:
+            return self._again(failure)
+        if event.status != 200:
+            if leg.verify is not None:
+                # An engine that does not know ids on chat may say so; on completions it cannot misunderstand.
+                return self._other_way([])
+            return self._reject(event)
+        try:
+            payload = json.loads(event.body)
+            if leg.stream or not isinstance(payload, dict):
+                raise Malformed("not an event stream" if leg.stream else "not an object")
+            wrong = _wrong(payload)
+            if wrong is not None:
+                raise Malformed(wrong)
+            if leg.verify is not None:
+                if payload.get("prompt_token_ids") != leg.verify:
+                    return self._other_way([])
+                learnt = self._learnt(True)
+            else:
+                learnt = []
+            if leg.continued and self._prefill is not None:
+                merged = merge_answers(self.request, self._prefill, leg, payload)
+            else:
+                merged = stripped_answer(self.request, payload, self._prefill)
+        except (Malformed, ValueError) as error:
+            return self._again(failures.broken(self._role, str(error)))
+        return [*learnt, *self._release(), self._whole(merged), self._finish(Outcome.OK, "200")]
+
+    def _framed(self, data: str) -> list[Command]:
+        leg = self._leg
+        assert leg is not None
+        if data == "[DONE]":
+            if not self._ended:
+                return self._died(failures.broken(self._role, "[DONE] came before a finish reason"))
+            return self._complete(cancel=True)
+        try:
+            payload = json.loads(data)
+        except ValueError as error:
+            return self._died(failures.broken(self._role, f"a frame is not JSON: {error}"))
+        if not isinstance(payload, dict):
+            return self._died(failures.broken(self._role, "a frame is not an object"))
+        wrong = _wrong(payload)
+        if wrong is not None:
+            return self._died(failures.broken(self._role, wrong))
+        commands: list[Command] = []
+        if leg.verify is not None and not self._verified:
+            if payload.get("prompt_token_ids") != leg.verify:
+                return self._other_way([Cancel()])
+            self._verified = True
+            commands += self._learnt(True)
+        try:
+            told, ended = _told(payload)
+            chunks = self._merger.add(payload)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            return [*commands, *self._died(failures.broken(self._role, f"a frame cannot be read: {error!r}"))]
+        self._ended = self._ended or ended
+        commands += self._emit(chunks, begin=told)
+        if self._merger.stopped:
+            commands += self._complete(cancel=True)
+        return commands
+
+    def _emit(self, chunks: list[Json], *, begin: bool) -> list[Command]:
+        """Chunks for the client, or for the collector; held until D has said something."""
+        if not self._opened:
+            self._held += chunks
+            if not begin:
+                return []
+            self._opened = True
+            chunks, self._held = self._held, []
+        if self._collector is not None:
+            for chunk in chunks:
+                self._collector.add(chunk)
+            return []
+        commands: list[Command] = []
+        if not self._streaming:
+            self._streaming = True
+            commands.append(StartStream(self.plan))
+        if chunks:
+            commands.append(SendChunks(chunks))
+        return commands
+
+    def _complete(self, *, cancel: bool) -> list[Command]:
+        commands: list[Command] = [Cancel()] if cancel else []
+        commands += self._release()
+        commands += self._emit(self._merger.close(), begin=True)
+        if self._collector is not None:
+            assert isinstance(self._merger, StreamMerger)
+            commands.append(self._whole(self._collector.answer(self._merger.counted_usage())))
+        else:
+            commands.append(SendDone())
+        return [*commands, self._finish(Outcome.OK, "200")]
+
+    def _stream_over(self, failure: Failure) -> list[Command]:
+        """The open leg reported its end; that is no failure once the answer was whole but for `[DONE]`."""
+        if self._ended:
+            return self._complete(cancel=False)
+        return self._died(failure, cancel=False)
+
+    def _died(self, failure: Failure, *, cancel: bool = True) -> list[Command]:
+        commands: list[Command] = [Cancel()] if cancel else []
+        if not self._streaming:
+            return [*commands, *self._again(failure)]
+        commands += self._release(suspect=failure.suspect)
+        interrupted = failures.interrupted(self._role, failure)
+        return [
+            *commands,
+            SendError(interrupted.body()),
+            self._finish(Outcome.INTERRUPTED, interrupted.code),
+        ]
+
+    def _other_way(self, commands: list[Command]) -> list[Command]:
+        """This engine does not take ids on chat; the same engine gets the leg in another way."""
+        learnt = self._learnt(False) if commands else []
+        self._reset_answer()
+        return [*commands, *learnt, *self._send_answer(no_chat_ids=True)]
+
+    # Endings
+
+    def _again(self, failure: Failure) -> list[Command]:
+        """The whole flow once more, if that is still allowed."""
+        assert self._engine is not None
+        self._avoid |= {self._engine.name}
+        released = self._release(suspect=failure.suspect)
+        self._failure = failure
+        if self._retries == 0:
+            return [*released, *self._give_up(failure)]
+        self._retries -= 1
+        self._attempt += 1
+        self._prefill = None
+        self._reset_answer()
+        self.state = State.BACKOFF
+        return [*released, Wait(min(BACKOFF_LIMIT_SECONDS, BACKOFF_SECONDS * 2 ** (self._attempt - 1)))]
+
+    def _give_up(self, failure: Failure, outcome: Outcome = Outcome.FAILED) -> list[Command]:
+        answer = Answer(self.plan, failure.status, dumps(failure.body()), retry_after=failure.retry_after)
+        return [answer, self._finish(outcome, failure.code)]
+
+    def _refuse(self, refused: Refused) -> list[Command]:
+        released = self._release()
+        answer = Answer(self.plan, refused.status, dumps(refused.body()))
+        return [*released, answer, self._finish(Outcome.REFUSED, refused.code)]
+
+    def _reject(self, event: Answered) -> list[Command]:
+        released = self._release()
+        answer = Answer(self.plan, event.status, event.body, event.content_type, event.retry_after)
+        return [*released, answer, self._finish(Outcome.REJECTED, str(event.status))]
+
+    def _expire(self) -> list[Command]:
+        failure = failures.stopping()
+        abandoned = self._abandon()
+        if not self._streaming:
+            return [*abandoned, *self._give_up(failure, Outcome.EXPIRED)]
+        return [*abandoned, SendError(failure.body()), self._finish(Outcome.EXPIRED, failure.code)]
+
+    def _abandon(self) -> list[Command]:
+        if self._engine is None:
+            return []
+        return [Cancel(), *self._release()]
+
+    def _release(self, *, suspect: bool = False) -> list[Command]:
+        if self._engine is None:
+            return []
+        name, self._engine = self._engine.name, None
+        return [Release(name, suspect)]
+
+    def _learnt(self, chat_ids: bool) -> list[Command]:
+        assert self._engine is not None
+        return [Learnt(self._engine.name, chat_ids)]
+
+    def _whole(self, payload: Json) -> Answer:
+        return Answer(self.plan, 200, dumps(payload))
+
+    def _finish(self, outcome: Outcome, code: str) -> Finish:
+        self.state = State.DONE
+        self._reset_answer()
+        return Finish(self.plan, outcome, code)
+
+    def _reset_answer(self) -> None:
+        self._leg = None
+        self._merger = Passthrough(self.request, None)
+        self._collector = None
+        self._held = []
+        self._opened = self._verified = self._ended = False
+
+
+def _wrong(payload: Json) -> str | None:
+    """What makes this payload the end of an answer that is not whole."""
+    error = error_in(payload)
+    if error is not None:
+        return f"the engine reported an error: {error.get('message')}"
+    choices = payload.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and choice.get("finish_reason") in DEAD_ENDS:
+            return f"finish_reason {choice['finish_reason']}"
+    return None
+
+
+def _told(payload: Json) -> tuple[bool, bool]:
+    """Whether a chunk carries anything of the answer, and whether it ends it."""
+    told = ended = False
+    for choice in payload.get("choices") or ():
+        delta: dict[str, Any] = choice.get("delta") or {}
+        ended = ended or choice.get("finish_reason") is not None
+        spoken = choice.get("text") or choice.get("token_ids")
+        told = told or ended or bool(spoken) or any(value for name, value in delta.items() if name != "role")
+    return told, ended

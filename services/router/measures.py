@@ -1,0 +1,63 @@
+"""The router's metrics."""
+
+from __future__ import annotations
+
+from pegaflow.common import metrics
+from pegaflow.services.router.engines import Engine
+from pegaflow.services.router.steps import Finish, Plan
+from prometheus_client import CollectorRegistry
+
+
+class RouterMetrics:
+    """Counts what flows end with, and how long first tokens take."""
+
+    def __init__(self, into: CollectorRegistry | None = None) -> None:
+        self.registry = into if into is not None else metrics.registry()
+        self._requests = metrics.counter(
+            "pegaflow_router_requests_total",
+            "requests that ended, by plan, outcome and HTTP status or error code",
+            ("plan", "outcome", "code"),
+            into=self.registry,
+        )
+        self._first_token = metrics.histogram(
+            "pegaflow_router_first_token_seconds",
+            "from the request to the first byte of a streamed answer",
+            ("plan",),
+            into=self.registry,
+        )
+        self._handoff = metrics.histogram(
+            "pegaflow_router_handoff_seconds",
+            "from the prefill engine's answer to the decode engine's first token, of streamed answers",
+            into=self.registry,
+        )
+        self._in_flight = metrics.gauge("pegaflow_router_in_flight_requests", "requests that have not ended", into=self.registry)
+        self._legs = metrics.gauge(
+            "pegaflow_router_engine_legs", "open requests at an engine", ("role", "engine"), into=self.registry
+        )
+        self._healthy = metrics.gauge(
+            "pegaflow_router_engine_healthy", "1 while the engine is healthy", ("role", "engine"), into=self.registry
+        )
+        self._retries = metrics.counter(
+            "pegaflow_router_flow_retries_total", "flows begun again after a failure", into=self.registry
+        )
+
+    def began(self) -> None:
+        self._in_flight.inc()
+
+    def ended(self, finish: Finish) -> None:
+        self._in_flight.dec()
+        self._requests.labels(finish.plan, finish.outcome, finish.code).inc()
+
+    def first_token(self, plan: Plan, seconds: float) -> None:
+        self._first_token.labels(plan).observe(seconds)
+
+    def handoff(self, seconds: float) -> None:
+        self._handoff.observe(seconds)
+
+    def retried(self) -> None:
+        self._retries.inc()
+
+    def engine(self, engine: Engine) -> None:
+        """Show an engine's load and health as they are now."""
+        self._legs.labels(engine.role, engine.name).set(engine.load)
+        self._healthy.labels(engine.role, engine.name).set(int(bool(engine.healthy)))

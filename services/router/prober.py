@@ -1,0 +1,91 @@
+"""Watches the engines: which are healthy, which models they serve."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+from pegaflow.common import logs
+from pegaflow.common.lifecycle import Lifecycle
+from pegaflow.services.router.engines import Engine, Engines
+from pegaflow.services.router.measures import RouterMetrics
+from pegaflow.services.router.openai import Json
+from pegaflow.services.router.upstream import Upstream
+
+log = logs.get(__name__)
+
+
+class Prober:
+    """Asks every engine for /health each `interval` seconds, one task per engine; and for /v1/models when it
+    became healthy. Sets the lifecycle's reasons: the router is ready while every role has a healthy engine.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        upstream: Upstream,
+        metrics: RouterMetrics,
+        lifecycle: Lifecycle,
+        *,
+        interval: float,
+        timeout: float,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._engines = engines
+        self._upstream = upstream
+        self._metrics = metrics
+        self._lifecycle = lifecycle
+        self._interval = interval
+        self._timeout = timeout
+        self._headers = headers
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Returns when every engine was asked once, so that the first request does not meet unknown engines."""
+        await asyncio.gather(*(self.check(engine) for engine in self._engines.all()))
+        self._tasks = [asyncio.create_task(self._watch(engine)) for engine in self._engines.all()]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def check(self, engine: Engine) -> None:
+        """Ask one engine now."""
+        was = engine.healthy
+        try:
+            status, _ = await self._upstream.get(engine.name + "/health", self._timeout, self._headers)
+            healthy, why = status == 200, f"/health answered {status}"
+        except (OSError, TimeoutError) as error:
+            healthy, why = False, str(error) or "no answer in time"
+        if healthy and (not was or not engine.models):
+            engine.models = await self._models(engine)
+        self._engines.mark(engine, healthy=healthy)
+        self._metrics.engine(engine)
+        self._tell()
+        if healthy is not was:
+            log.info("engine_health", engine=engine.name, role=engine.role, healthy=healthy, why=why)
+
+    async def _watch(self, engine: Engine) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            await self.check(engine)
+
+    async def _models(self, engine: Engine) -> list[Json]:
+        try:
+            status, body = await self._upstream.get(engine.name + "/v1/models", self._timeout, self._headers)
+            listed = json.loads(body)["data"] if status == 200 else []
+            return [model for model in listed if isinstance(model, dict)]
+        except (OSError, TimeoutError, ValueError, KeyError, TypeError):
+            return []  # asked again at the next check; an engine without a list of models still answers
+
+    def _tell(self) -> None:
+        missing = self._engines.missing()
+        for role in {engine.role for engine in self._engines.all()}:
+            code = f"no_{role}" if role.value != "engine" else "no_engine"
+            if role in missing:
+                self._lifecycle.set_reason(code, f"no healthy {role} engine" if role.value != "engine" else "no healthy engine")
+            else:
+                self._lifecycle.clear_reason(code)

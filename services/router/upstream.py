@@ -1,0 +1,174 @@
+"""HTTP to engines: legs with deadlines, streams as events, cancellation by closing the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from pegaflow.services.router.openai import dumps
+from pegaflow.services.router.sse import EventParser, StreamBroken
+from pegaflow.services.router.steps import Answered, Ended, Failed, FailureKind, Frame, Send
+
+KEEPALIVE_SECONDS: Final = 4.0
+"""Below uvicorn's 5 s, so that a request is not sent into a connection that the engine is just closing."""
+DRAIN_SECONDS: Final = 0.05
+"""After `[DONE]` only the chunk that ends the body is missing; with it the connection can be used again."""
+FORWARDED_HEADERS: Final = frozenset(
+    {"authorization", "x-request-id", "x-session-id", "traceparent", "tracestate", "x-vllm-priority"}
+)
+"""What an engine may need to know from the client's request, in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. `answer`: the longest a whole answer may take; `idle`: the longest silence within a stream."""
+
+    connect: float = 5.0
+    prefill: float = 300.0
+    answer: float = 3600.0
+    idle: float = 300.0
+
+
+LegEvent = Answered | Frame | Ended | Failed
+
+
+class Leg:
+    """One request to an engine. Owns the connection until :meth:`close`.
+
+    Closing it before the answer is whole closes the connection: that is how an engine learns that nobody waits.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        send: Send,
+        headers: Mapping[str, str],
+        timeouts: Timeouts,
+        total: float,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._send = send
+        self._headers = headers
+        self._timeouts = timeouts
+        self._total = total
+        self._response: aiohttp.ClientResponse | None = None
+        self._whole = False
+        self._events = self._read()
+
+    async def next(self) -> LegEvent:
+        """What the engine says next: one Answered, or Frames and Ended; a Failed ends either.
+
+        Raises nothing of HTTP's. Must not be called again after the last one.
+        """
+        return await anext(self._events)
+
+    async def close(self) -> None:
+        """Idempotent; also right while :meth:`next` was cancelled."""
+        await self._events.aclose()
+        response, self._response = self._response, None
+        if response is None:
+            return
+        if self._whole:
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await response.content.read()
+        response.close()
+
+    async def _read(self) -> AsyncGenerator[LegEvent, None]:
+        try:
+            async with asyncio.timeout(None if self._send.stream else self._total):
+                response = await self._open()
+                streams = _is_stream(self._send, response)
+                answered = None if streams else await _whole(response)
+            if answered is not None:
+                yield answered
+                return
+            parser = EventParser()
+            async for chunk in response.content.iter_any():
+                for data in parser.feed(chunk):
+                    self._whole = data == "[DONE]"
+                    yield Frame(data)
+            yield Ended()
+        except TimeoutError as error:
+            # aiohttp's own timeouts are TimeoutErrors as well, and ConnectionTimeoutError one of its kinds.
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                yield Failed(FailureKind.UNREACHABLE, "no connection in time")
+            else:
+                yield Failed(FailureKind.TIMEOUT, "no answer in time")
+        except aiohttp.ClientConnectorError as error:
+            yield Failed(FailureKind.UNREACHABLE, error.strerror or "cannot connect")
+        except (aiohttp.ClientError, OSError) as error:
+            yield Failed(FailureKind.FAILED, f"{type(error).__name__}: {error}")
+        except StreamBroken as error:
+            yield Failed(FailureKind.FAILED, str(error))
+
+    async def _open(self) -> aiohttp.ClientResponse:
+        timeouts = self._timeouts
+        self._response = await self._session.post(
+            self._url + self._send.endpoint,
+            data=dumps(self._send.body),
+            headers={**self._headers, "Content-Type": "application/json", "Accept-Encoding": "identity"},
+            timeout=aiohttp.ClientTimeout(
+                total=None,
+                sock_connect=timeouts.connect,
+                sock_read=timeouts.idle if self._send.stream else self._total,
+            ),
+            allow_redirects=False,
+        )
+        return self._response
+
+
+class Upstream:
+    """The client side of the router: one connection pool for all engines. Made and closed on its event loop."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        # The number of requests is bounded by the clients; a limit here would only hide a queue.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def leg(self, engine: str, send: Send, headers: Mapping[str, str], *, prefill: bool) -> Leg:
+        """`engine` is its base URL."""
+        total = self.timeouts.prefill if prefill else self.timeouts.answer
+        return Leg(self._opened(), engine, send, headers, self.timeouts, total)
+
+    async def get(self, url: str, seconds: float, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Status and body of a small GET. Raises OSError or TimeoutError when there is no answer in time."""
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        try:
+            async with self._opened().get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
+                return response.status, await response.read()
+        except aiohttp.ClientError as error:
+            raise OSError(f"{url}: {error}") from None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the upstream client is not started")
+        return self._session
+
+
+def _is_stream(send: Send, response: aiohttp.ClientResponse) -> bool:
+    return send.stream and response.status == 200 and response.content_type == "text/event-stream"
+
+
+async def _whole(response: aiohttp.ClientResponse) -> Answered:
+    return Answered(
+        status=response.status,
+        body=await response.read(),
+        content_type=response.headers.get("Content-Type", "application/json"),
+        retry_after=response.headers.get("Retry-After"),
+    )
