@@ -43,9 +43,9 @@ class RouterConfig:
     decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls)
     engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls)
     pd_first_token: bool = option(False, help="forward the prefill engine's token, so that decode never prefills")
-    pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")  # noqa: RUF009 - option() makes a field
+    pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")
     pd_max_model_len: int | None = option(None, help="tokens a model takes; default: what engines say", check=_positive)
-    pd_unsplicable: Unsplicable = option(  # noqa: RUF009
+    pd_unsplicable: Unsplicable = option(
         Unsplicable.REPLAY, help="what to do with fields that cannot be split"
     )
     pd_flow_retries: int = option(

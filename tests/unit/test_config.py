@@ -28,9 +28,9 @@ class Sample:
     wait: float = option(0.05, help="seconds to wait", parse=duration)
     ratio: float = option(0.5, help="a share of 100 %")
     peers: tuple[str, ...] = option((), help="others")
-    path: Path | None = option(None, help="a file")  # noqa: RUF009 - option() makes a field
+    path: Path | None = option(None, help="a file")
     strict: bool = option(False, help="be strict")
-    mode: Mode = option(Mode.READ, help="what to do")  # noqa: RUF009
+    mode: Mode = option(Mode.READ, help="what to do")
     token: str = option("", help="shared secret", secret=True)
 
     def __post_init__(self) -> None:
