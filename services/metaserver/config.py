@@ -1,0 +1,39 @@
+"""Options of the metaserver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.config import option
+from pegaflow.common.logs import LEVELS
+from pegaflow.common.wire.errors import LocalError
+
+
+def _endpoint(value: str) -> str | None:
+    try:
+        check_endpoint(value)
+    except LocalError as error:
+        return error.text
+    return None
+
+
+def _port(value: int) -> str | None:
+    return None if 0 <= value < 65536 else "a port is 0 (off) to 65535"
+
+
+def _level(value: str) -> str | None:
+    return None if value in LEVELS else f"one of {', '.join(LEVELS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaserverConfig:
+    """Any number of metaservers may run; each copies all tiers that say hello to it."""
+
+    node: str = option("metaserver", help="name of this metaserver in logs and events")
+    requests: str = option("tcp://127.0.0.1:7400", help="endpoint for hello, locate and nodes", check=_endpoint)
+    events: str = option("tcp://127.0.0.1:7401", help="endpoint of the event stream of nodes", check=_endpoint)
+    control: str = option("tcp://127.0.0.1:7402", help="endpoint for operators", check=_endpoint)
+    health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version")
+    health_port: int = option(0, help="port of the same; 0: off", check=_port)
+    log_level: str = option("info", help="debug, info, warning or error", check=_level)

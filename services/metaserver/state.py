@@ -1,0 +1,289 @@
+"""The metaserver, pure: `handle(event, now) -> list[command]`.
+
+    nodes    who lives where           clones   each tier's catalogue (common/bus/clone.py)
+    locate   who holds these keys      waiters  locates that wait for a key to be sealed
+
+    hello ─▶ Connect ─▶ first event ─▶ AskChunk … ─▶ whole ─▶ NodeUp ─▶ silence, bye, new life ─▶ NodeDown
+
+No sockets, no clock, no threads: time, jitter and answers come in, commands go out and are carried out in order. Everything here
+can be rebuilt from the tiers; a wrong entry costs a miss. `validate()` checks how the parts fit; tests call it after each event.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from pegaflow.common.bus.clone import Applied, Ask, Effect, Swapped, Voided, Wanted
+from pegaflow.common.wire.columns import u64s
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
+from pegaflow.common.wire.messages.attach import Welcome
+from pegaflow.common.wire.messages.catalogue import (
+    GONE,
+    SEALED,
+    Beat,
+    Bye,
+    CatalogueBeat,
+    Delta,
+    Hello,
+    HelloAck,
+    Locate,
+    NodeDown,
+    NodeList,
+    Nodes,
+    NodeUp,
+    SyncChunk,
+)
+from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services.metaserver import events
+from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
+from pegaflow.services.metaserver.locate import locate
+from pegaflow.services.metaserver.nodes import Node
+from pegaflow.services.metaserver.nodes import Nodes as KnownNodes
+from pegaflow.services.metaserver.waiters import Waiter, Waiters
+
+BEAT_S = 0.5
+MAX_WAIT_S = 60.0
+PAUSE_S = 1.0
+MAX_KEYS = 1 << 20
+
+
+class MetaserverState:
+    """One life of one metaserver. `jitter` gives 0 to JITTER_S seconds: how long a repeated snapshot waits."""
+
+    def __init__(self, epoch: int, jitter: Callable[[], float]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.nodes = KnownNodes(epoch, itertools.count(1))
+        self.waiters = Waiters()
+        self._jitter = jitter
+        self._turn = 0
+        self._beat_at = 0.0
+        self._last_at: float | None = None
+        self._out: list[Command] = []
+
+    def handle(self, event: events.Event, now: float) -> list[Command]:
+        """Takes one event in; returns what to do, in order. The caller owns the list."""
+        self._forgive_own_pause(now)
+        match event:
+            case events.Asked():
+                try:
+                    self._asked(event.asker, event.message, now)
+                except RemoteError as error:
+                    self._out.append(Fail(event.asker, error.code, error.text))
+            case events.Heard():
+                self._heard(event, now)
+            case events.ChunkAnswer():
+                self._chunk(event, now)
+            case events.Tick():
+                self._tick(now)
+            case _:
+                assert_never(event)
+        out, self._out = self._out, []
+        return out
+
+    def _forgive_own_pause(self, now: float) -> None:
+        """Ticks come every 100 ms. If none came for long, it was this process that stood still, not everybody else."""
+        paused = now - self._last_at if self._last_at is not None else 0.0
+        self._last_at = now
+        if paused > PAUSE_S:
+            self.counts["paused"] += 1
+            for node in self.nodes.by_name.values():
+                node.heard_at += paused
+
+    def next_due(self) -> float | None:
+        """When a waiter's wait ends: the one thing for which the tick is too coarse."""
+        return self.waiters.next_deadline()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _asked(self, asker: Any, message: Any, now: float) -> None:
+        match message:
+            case Hello():
+                self._hello(asker, message, now)
+            case Bye():
+                node = self.nodes.by_name.get(message.node)
+                if node is not None and node.epoch == message.epoch:
+                    self._lose(node, "bye", now)
+                self._out.append(Reply(asker, Done()))
+            case Locate():
+                self._locate(asker, message, now)
+            case Nodes():
+                self._out.append(Reply(asker, self._node_list(now)))
+            case _:
+                self._out.append(Fail(asker, ErrorCode.UNSUPPORTED, f"a metaserver does not answer {message.KIND}"))
+
+    def _hello(self, asker: Any, hello: Hello, now: float) -> None:
+        try:
+            node, connect, effects = self.nodes.hello(hello, now)
+        except RemoteError as error:
+            self.counts[f"refused_{error.code}"] += 1
+            raise
+        self._carry(node, effects, now)
+        if connect:
+            self._out.append(Connect(node.name, node.requests, node.events))
+            self._out.append(Log("node_met", {"peer": node.name, "peer_epoch": f"{node.epoch:016x}", "requests": node.requests}))
+        self._out.append(Reply(asker, HelloAck(node.clone.whole)))
+
+    def _node_list(self, now: float) -> NodeList:
+        nodes = list(self.nodes.by_name.values())
+        return NodeList(
+            [node.name for node in nodes],
+            u64s(node.epoch for node in nodes),
+            [str(node.state(now)) for node in nodes],
+            [node.requests for node in nodes],
+            [node.events for node in nodes],
+            [node.control for node in nodes],
+            u64s(node.clone.sealed for node in nodes),
+            u64s(node.clone.pending for node in nodes),
+        )
+
+    # --- locate ------------------------------------------------------------------------------------------------------
+
+    def _locate(self, asker: Any, message: Locate, now: float) -> None:
+        if len(message.keys) > MAX_KEYS:
+            raise RemoteError(ErrorCode.TOO_LARGE, f"{len(message.keys)} keys, at most {MAX_KEYS}")
+        self._turn += 1
+        found = locate(self.nodes.by_name.values(), message.asker, message.keys, self._turn, now)
+        self.counts["located_keys"] += len(message.keys)
+        worth = found.pending or (message.expected and len(message.keys) > 0)
+        if found.sealed or not worth or not message.wait_ms:
+            self.counts["locates_found" if found.sealed else "locates_unknown"] += 1
+            self._out.append(Reply(asker, found.located))
+            return
+        if self.waiters.full:
+            raise RemoteError(ErrorCode.BUSY, f"{len(self.waiters)} locates are waiting already")
+        self.waiters.add(asker, message.asker, message.keys, now + min(message.wait_ms / 1e3, MAX_WAIT_S), message.expected)
+
+    def _settle(self, waiters: list[Waiter], now: float, *, over: bool = False) -> None:
+        """Answers those for whom the wait has paid or nothing is left to wait for; `over`: all of them."""
+        for waiter in waiters:
+            found = locate(self.nodes.by_name.values(), waiter.asker, waiter.keys, self._turn, now)
+            if found.sealed or over or not (found.pending or waiter.expected):
+                self.waiters.remove(waiter)
+                self.counts["locates_awaited" if found.sealed else "locates_timeout" if over else "locates_unknown"] += 1
+                self._out.append(Reply(waiter.request, found.located))
+
+    # --- catalogues --------------------------------------------------------------------------------------------------
+
+    def _heard(self, event: events.Heard, now: float) -> None:
+        node = self.nodes.by_name.get(event.node)
+        if node is None:
+            return
+        clone, message = node.clone, event.message
+        if isinstance(message, Welcome | CatalogueBeat):
+            beat = message if isinstance(message, CatalogueBeat) else None
+            effects = clone.shows(event.epoch, event.seq, beat, now, self._jitter())
+        else:
+            delta = message if isinstance(message, Delta) else None
+            self.counts["deltas"] += delta is not None
+            effects = clone.delta(event.epoch, event.seq, delta, now, self._jitter())
+        if event.epoch == clone.epoch:  # not one of a life that was left behind
+            node.heard_at = now
+        self._carry(node, effects, now)
+
+    def _chunk(self, event: events.ChunkAnswer, now: float) -> None:
+        node = self.nodes.by_name.get(event.node)
+        if node is None:
+            return
+        if isinstance(event.answer, SyncChunk):
+            self._carry(node, node.clone.chunk(event.answer, now, self._jitter()), now)
+        else:
+            if isinstance(event.answer, PegaflowError):
+                self._out.append(Log("sync_failed", {"peer": node.name, "code": event.answer.code, "text": event.answer.text}))
+            self._carry(node, node.clone.failed(event.sync_id, now, self._jitter()), now)
+
+    def _carry(self, node: Node, effects: list[Effect], now: float) -> None:
+        """What a clone's step means for everybody else."""
+        for effect in effects:
+            match effect:
+                case Ask(epoch, sync):
+                    self._out.append(AskChunk(node.name, epoch, sync))
+                case Applied(keys, states):
+                    if SEALED in states:
+                        sealed = [key for key, state in zip(keys, states, strict=True) if state == SEALED]
+                        self._settle(self.waiters.sealed(node.name, sealed), now)
+                    if GONE in states:
+                        gone = [key for key, state in zip(keys, states, strict=True) if state == GONE]
+                        self._settle(self.waiters.gone(gone), now)
+                case Wanted(reason):
+                    self.counts[f"sync_{reason}"] += 1
+                    self._out.append(Log("sync_wanted", {"peer": node.name, "reason": str(reason)}))
+                case Swapped(first):
+                    self.counts["swaps"] += 1
+                    if first:
+                        node.shown = node.epoch
+                        self._out.append(Publish(NodeUp(node.name, node.epoch, node.requests)))
+                        self._out.append(Log("node_up", {"peer": node.name, "sealed": node.clone.sealed}))
+                    self._settle(self.waiters.all(), now)
+                case Voided(epoch):
+                    self._show_down(node, epoch, "replaced")
+                    self._settle(self.waiters.all(), now)
+                case _:
+                    assert_never(effect)
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+
+    def _lose(self, node: Node, reason: str, now: float) -> None:
+        epoch = node.epoch
+        self.nodes.part(node, for_good=reason == "bye")
+        self._out.append(Disconnect(node.name))
+        self.counts[f"nodes_{reason}"] += 1
+        self._show_down(node, epoch, reason)
+        self._settle(self.waiters.all(), now)
+
+    def _show_down(self, node: Node, epoch: int, reason: str) -> None:
+        if node.shown == epoch:
+            self._out.append(Publish(NodeDown(node.name, epoch, reason)))
+        self._out.append(Log("node_down", {"peer": node.name, "peer_epoch": f"{epoch:016x}", "reason": reason}))
+        node.shown = 0
+
+    def _tick(self, now: float) -> None:
+        for node in self.nodes.silent(now):
+            self._lose(node, "dead", now)
+        for node in list(self.nodes.by_name.values()):
+            self._carry(node, node.clone.tick(now, self._jitter()), now)
+        for waiter in self.waiters.due(now):
+            self._settle([waiter], now, over=True)
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_S
+            self._out.append(Publish(Beat()))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def dump(self, now: float) -> dict[str, Any]:
+        """Counts of everything that is held, for "nothing leaked" and for people."""
+        nodes = self.nodes.by_name.values()
+        return {
+            "nodes": [
+                {
+                    "node": node.name,
+                    "epoch": f"{node.epoch:016x}",
+                    "state": str(node.state(now)),
+                    "draining": node.draining,
+                    "package": node.package,
+                    "requests": node.requests,
+                    "events": node.events,
+                    "control": node.control,
+                    "sealed": node.clone.sealed,
+                    "pending": node.clone.pending,
+                    "syncing": node.clone.syncing,
+                    "seq": node.clone.seen,
+                    "silent_ms": int((now - node.heard_at) * 1e3),
+                }
+                for node in nodes
+            ],
+            "keys": {"sealed": sum(node.clone.sealed for node in nodes), "pending": sum(node.clone.pending for node in nodes)},
+            "waiters": len(self.waiters),
+            "counts": dict(self.counts),
+        }
+
+    def validate(self) -> None:
+        self.nodes.validate()
+        self.waiters.validate()
+        assert not self._out
+        for waiter in self.waiters.all():
+            found = locate(self.nodes.by_name.values(), waiter.asker, waiter.keys, 0, waiter.deadline)
+            assert not found.sealed, "a waiter that could be answered"
+            assert found.pending or waiter.expected, "a waiter with nothing to wait for"
