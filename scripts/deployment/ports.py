@@ -24,6 +24,7 @@ class Ports:
     tier_b_health: int
     metaserver_requests: int
     metaserver_events: int
+    metaserver_control: int
     tier_a_requests: int
     tier_a_events: int
     tier_b_requests: int

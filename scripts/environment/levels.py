@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
+import tomllib
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,8 +25,12 @@ class Level(StrEnum):
 def stamp(level: Level) -> str:
     """Changes when a set-up of `level` has to run again."""
     digest = hashlib.sha256(f"{level} {platform.python_version()} {CHECKOUT}\n".encode())
-    for path in [*level.requirement_files, CHECKOUT / "pyproject.toml"]:
+    for path in level.requirement_files:
         digest.update(path.read_bytes())
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    # What the editable install was made from; settings of tools may change freely.
+    installed = [project["build-system"], project["project"], project["tool"]["setuptools"]]
+    digest.update(json.dumps(installed, sort_keys=True).encode())
     return digest.hexdigest()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pegaflow.common.config import resolve
+from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.tier.config import TierConfig
 
@@ -49,6 +50,8 @@ def test_a_wrong_config_is_not_tried_for_ever(name: str) -> None:
 def test_services_accept_their_command_lines() -> None:
     tier = resolve(TierConfig, section="tier", argv=command("tier-b")[2:]).value
     router = resolve(RouterConfig, section="router", argv=command("router")[2:]).value
+    metaserver = resolve(MetaserverConfig, section="metaserver", argv=command("metaserver")[2:]).value
+    assert tier.metaserver == (metaserver.requests,)
     assert (tier.node, tier.requests) == ("b", f"tcp://127.0.0.1:{PLAN.ports.tier_b_requests}")
     assert (router.pd_first_token, router.port) == (True, PLAN.ports.router)
     assert router.prefill == (f"http://127.0.0.1:{PLAN.ports.p}",)
