@@ -31,6 +31,7 @@ class Call:
     request: web.Request
     path: str
     body: Json
+    peer: tuple[str, int]
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -68,10 +69,15 @@ class ScriptedEngine:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._runner = runner
         try:
             yield self
         finally:
             await runner.cleanup()
+
+    async def stop(self) -> None:
+        """Stops listening before its time."""
+        await self._runner.cleanup()
 
     async def calls_to_come(self, count: int) -> list[Call]:
         """Returns when `count` generation requests have arrived."""
@@ -87,7 +93,8 @@ class ScriptedEngine:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        call = Call(request, request.path, await request.json())
+        assert request.transport is not None
+        call = Call(request, request.path, await request.json(), request.transport.get_extra_info("peername"))
         async with self.arrived:
             self.calls.append(call)
             self.arrived.notify_all()

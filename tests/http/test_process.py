@@ -1,0 +1,159 @@
+"""The command as a process: what SIGTERM does, and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from scripted_engine import Call as EngineCall
+from scripted_engine import ScriptedEngine, hangs, start_stream, streams
+
+BODY = {"prompt": "Hi", "stream": True}
+
+
+class Process:
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.url = f"http://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def router(*argv: str) -> AsyncIterator[Process]:
+    """A router on a port of its own choice, which it logs."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PEGAFLOW_")}
+    command = [sys.executable, "-m", "pegaflow.services.router", "--port", "0", *argv]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=environment)
+    assert process.stderr is not None
+    try:
+        async for line in process.stderr:
+            event = json.loads(line)
+            if event["event"] == "listening":
+                yield Process(process, event["port"])
+                break
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def until_ready(session: aiohttp.ClientSession, url: str) -> None:
+    while True:
+        try:
+            async with session.get(url + "/ready") as response:
+                if response.status == 200:
+                    return
+        except aiohttp.ClientConnectionError:
+            pass
+        await asyncio.sleep(0.02)
+
+
+def test_sigterm_lets_streams_finish_and_exits_0() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        go_on = asyncio.Event()
+
+        async def slowly(call: EngineCall) -> object:
+            response = await start_stream(call)
+            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "lo", "finish_reason": null}]}\n\n')
+            await go_on.wait()
+            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "!", "finish_reason": "stop"}]}\n\n')
+            await response.write(b"data: [DONE]\n\n")
+            return response
+
+        decode.disturb(slowly)  # type: ignore[arg-type]
+        async with prefill.running(), decode.running(), aiohttp.ClientSession() as session:
+            argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token")
+            async with router(*argv) as running:
+                await until_ready(session, running.url)
+                async with session.post(running.url + "/v1/completions", json=BODY) as response:
+                    assert b"Hel" in await response.content.readuntil(b"\n\n")
+                    running.process.send_signal(signal.SIGTERM)
+                    await refused(running.url)
+                    go_on.set()
+                    rest = await response.read()
+                    assert rest.endswith(b"data: [DONE]\n\n")
+                assert await running.process.wait() == 0
+
+    asyncio.run(main())
+
+
+def test_at_the_drain_deadline_streams_end_with_an_error() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        decode.disturb(streams(decode, chunks=2, then=hangs), hangs)
+        async with prefill.running(), decode.running(), aiohttp.ClientSession() as session:
+            argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token", "--drain-timeout", "300ms")
+            async with router(*argv) as running:
+                await until_ready(session, running.url)
+                async with session.post(running.url + "/v1/completions", json=BODY) as response:
+                    await response.content.readuntil(b"\n\n")
+                    waiting = asyncio.create_task(whole(session, running.url))
+                    await decode.calls_to_come(2)
+                    running.process.send_signal(signal.SIGTERM)
+                    rest = await response.read()
+                    assert b'"code":"router_stopping"' in rest
+                    assert b"[DONE]" not in rest
+                    status, body = await waiting
+                    assert (status, json.loads(body)["error"]["code"]) == (503, "router_stopping")
+                assert await running.process.wait() == 0
+            assert all(call.gone.is_set() for call in decode.calls)
+
+    asyncio.run(main())
+
+
+async def whole(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
+    async with session.post(url + "/v1/completions", json=BODY | {"stream": False}) as response:
+        return response.status, await response.read()
+
+
+async def refused(url: str) -> None:
+    """Returns when the port takes no connections any more."""
+    host, port = url.removeprefix("http://").split(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionError:
+            return
+        writer.close()
+        await asyncio.sleep(0.02)
+
+
+async def exit_code(*argv: str) -> tuple[int | None, bytes]:
+    command = [sys.executable, "-m", "pegaflow.services.router", *argv]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, err = await process.communicate()
+    return process.returncode, err
+
+
+def test_exit_codes() -> None:
+    async def main() -> None:
+        code, err = await exit_code()
+        assert (code, err) == (78, b"pegaflow-router: bad_config: no engines: give --engine, or --prefill and --decode\n")
+        code, err = await exit_code("--engine", "tcp://x")
+        assert code == 78
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            code, err = await exit_code("--engine", "http://127.0.0.1:9", "--port", str(taken.getsockname()[1]))
+        assert code == 75
+        assert b"address_in_use" in err
+
+    asyncio.run(main())
+
+
+def test_it_needs_neither_torch_nor_vllm_nor_nixl() -> None:
+    async def main() -> None:
+        script = (
+            "import sys, pegaflow.services.router.__main__;"
+            "sys.exit(','.join({'torch', 'vllm', 'nixl', 'numpy', 'zmq'} & {name.split('.')[0] for name in sys.modules}))"
+        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stderr=asyncio.subprocess.PIPE)
+        _, err = await process.communicate()
+        assert (process.returncode, err) == (0, b"") or err == b"\n"
+
+    asyncio.run(main())
