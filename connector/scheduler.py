@@ -240,9 +240,12 @@ class SchedulerHalf:
                 self._count_prompt(computed + scheduled, computed, request.num_prompt_tokens)
             if not saving:
                 continue
-            progress = Progress(request_id, computed, scheduled, request.num_tokens, self._hashes(request))
-            if self.saves.wants(progress) and (offer := self._offer(progress, output)) is not None:
-                offers.append(offer)
+            try:
+                progress = Progress(request_id, computed, scheduled, request.num_tokens, self._hashes(request))
+                if self.saves.wants(progress) and (offer := self._offer(progress, output)) is not None:
+                    offers.append(offer)
+            except Exception:
+                self._leave_alone(request_id)
         return self._publish(offers) if offers else None
 
     def _count_prompt(self, written: int, computed: int, prompt: int) -> None:
@@ -269,10 +272,7 @@ class SchedulerHalf:
             try:
                 own = self._offer_keys(offer)
             except Exception:
-                # One request that cannot be named must not cost the others their save, nor be tried each step.
-                self.saves.finished(offer.request_id)
-                self._counters.add("saves", label="key_failed")
-                self._log.exception("key_failed: request %s is not saved", offer.request_id)
+                self._leave_alone(offer.request_id)
                 continue
             good.append(offer)
             keys += own
@@ -299,6 +299,12 @@ class SchedulerHalf:
             orders.append(SaveOrder(save.save, position, save.blocks, save.request_id in with_tail))
             position += len(save.blocks)
         return SaveWork(ref, tuple(orders))
+
+    def _leave_alone(self, request_id: str) -> None:
+        """One request that goes wrong must not cost the others their save, nor be tried in every step."""
+        self.saves.finished(request_id)
+        self._counters.add("saves", label="offer_failed")
+        self._log.exception("offer_failed: request %s is not saved any more", request_id)
 
     def _offer_keys(self, offer: Offer) -> list[Key]:
         request = self._requests[offer.request_id]
