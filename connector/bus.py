@@ -1,4 +1,4 @@
-"""The connector's two buses: how the scheduler half and a rank talk to the tier. Both are a `Link` with work handed in and out."""
+"""The connector's two buses: how the scheduler half and a rank talk to the tier. Both are a `Link` with work handed through."""
 
 from __future__ import annotations
 

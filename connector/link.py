@@ -55,7 +55,7 @@ class Phase(StrEnum):
 
 
 class Link:
-    """Base of both buses. Subclasses say what `alive` lists, what they do with events, and what a lost session voids.
+    """Base of both buses. Subclasses say what `alive` lists, what events do, what a lost session voids.
 
     Thread rule: methods whose names begin with `_` run on the link's thread unless they say otherwise; the rest may be called from
     anywhere and never block on a socket.
