@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from pegaflow.common import logs
 from pegaflow.services.tier import mover_lock
@@ -114,7 +114,13 @@ class Mover(asyncio.Protocol):
         self._connecting = loop.create_task(self._connect(ours))
 
     async def _connect(self, ours: socket.socket) -> None:
-        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            # Nothing will ever be heard of this child.
+            ours.close()
+            self.connection_lost(None)
+            raise
 
     def send(self, command: Message) -> None:
         """Queues a command; after the child's death it is dropped. Raises WireBroken if it is too large."""
@@ -133,8 +139,8 @@ class Mover(asyncio.Protocol):
             await asyncio.shield(self._gone)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -100,8 +100,8 @@ class MoverProcess:
             # ImportError, and whatever the bindings raise.
             self._fail("nixl_unusable", f"{type(error).__name__}: {error}")
         metadata = Metadata(self._arguments.agent, self._pool.base, self._pool.size, blob)
-        self._send(Ready(self._pool.base, metadata.pack()))
         try:
+            self._send(Ready(self._pool.base, metadata.pack()))
             self._serve()
         except (WireBroken, OSError) as error:
             self._fail("parent_lost", f"{type(error).__name__}: {error}")

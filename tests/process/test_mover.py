@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from pegaflow.services.tier.mover import MoverFailed, MoverPool
 from pegaflow.services.tier.mover_events import Limits
 from pegaflow.services.tier.mover_wire import Metadata
@@ -140,7 +141,8 @@ def run(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Makes an async test a plain one; pytest keeps seeing its parameters."""
 
     def plain(**arguments: Any) -> None:
-        asyncio.run(test(**arguments))
+        # The tier's loop; the tests of orphans run on asyncio's own.
+        uvloop.run(test(**arguments))
 
     plain.__name__, plain.__doc__ = test.__name__, test.__doc__
     parameters = list(test.__annotations__)
@@ -277,7 +279,7 @@ def test_owner_killed_before_a_read(ucx: dict[str, str], connected: bool) -> Non
             assert await reader.outcome(3) == "done"
             assert reader.holds_all_of(owner)
 
-    asyncio.run(script())
+    uvloop.run(script())
 
 
 @pytest.mark.parametrize("ucx", TRANSPORTS)
@@ -422,6 +424,22 @@ async def test_killed_mover_ends_its_jobs_and_is_replaced() -> None:
 
 
 @run
+async def test_a_stopped_owner_costs_no_core() -> None:
+    async with started("a", "b", ucx=TCP) as (owner, reader):
+        reader.read(1, owner, [0], [0], [PAGE])
+        assert await reader.outcome(1) == "done"
+        os.kill(owner.pid, signal.SIGSTOP)
+        for job in range(2, 8):
+            reader.read_all(job, owner)
+        await reader.posted(owner)
+        before = cpu_s(reader.pid)
+        await asyncio.sleep(1.0)
+        assert cpu_s(reader.pid) - before < 0.4
+        os.kill(owner.pid, signal.SIGCONT)
+        assert {(await reader.ended())[1] for _ in range(2, 8)} == {"done"}
+
+
+@run
 async def test_stop_leaves_no_process_and_no_lock() -> None:
     async with started("a", "b", ucx=TCP) as (owner, reader):
         os.kill(owner.pid, signal.SIGSTOP)
@@ -493,6 +511,11 @@ async def _start_and_stop(directory: Path) -> None:
     await pool.start()
     assert len(list((directory / "mover").iterdir())) == 1
     await pool.stop()
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def alive(pid: int) -> bool:
