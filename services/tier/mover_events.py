@@ -27,6 +27,7 @@ class Outcome(StrEnum):
 class Limits:
     """Seconds. `retire_grace` should exceed the pin lease of a reader, `retire_limit` the READ deadline."""
 
+    recycle_after_s: float = 10.0  # a given-up READ that has not ended by itself costs its mover
     retire_grace_s: float = 4.0
     retire_limit_s: float = 8.0
     respawn_first_s: float = 0.1

@@ -12,10 +12,10 @@ A job is told exactly once, and only when nothing can land in its destination an
 the mover that posted it was **reaped** (waitpid, not merely signalled). Giving a READ up in NIXL stops nothing: when a
 stopped owner resumes, all bytes still land. So there is no other way out.
 
-Movers: one takes new READs (*current*), at most one finishes its own (*retired*). A recycle starts a *successor*; the
-current mover works until that is ready and is retired then. A retired mover is killed when it has no healthy job left and
-its grace is over (other tiers may be reading through it), or when its limit is over. A peer with a given-up READ gets no
-new ones.
+Movers: one takes new READs (*current*), at most one finishes its own (*retired*). A recycle (asked for, or because a
+given-up READ does not end by itself) starts a *successor*; the current mover works until that is ready and is retired
+then. A retired mover is killed when it has no healthy job left and its grace is over (other tiers may be reading through
+it), or when its limit is over. A peer with a given-up READ gets no new ones.
 """
 
 from __future__ import annotations
@@ -55,9 +55,13 @@ MAX_OPEN_JOBS: Final = 4096
 class _Job:
     peer: str
     mover: MoverNumber
-    given_up: bool = False
+    given_up_at: float | None = None
     # Set when the READ failed without proof that nothing lands any more: the outcome waits for the mover's end.
     failed: str | None = None
+
+    @property
+    def given_up(self) -> bool:
+        return self.given_up_at is not None
 
     @property
     def healthy(self) -> bool:
@@ -139,6 +143,9 @@ class MoverJobs:
             healthy = self._healthy(retired)
             span = self._limits.retire_limit_s if healthy else self._limits.retire_grace_s
             times.append(retired.retired_at + span)
+        overdue = self._overdue_at()
+        if overdue is not None and not self._want_recycle:
+            times.append(overdue)
         return min(times, default=None)
 
     # -- changing
@@ -158,7 +165,7 @@ class MoverJobs:
             case ReadEnded():
                 return self._ended(event, now)
             case DeadlinePassed(job):
-                return self._deadline(job)
+                return self._deadline(job, now)
             case Recycle():
                 # Without a working mover there is nothing to retire: the next one is new anyway.
                 self._want_recycle = self.ready
@@ -177,6 +184,8 @@ class MoverJobs:
         commands: list[Command] = []
         if self._respawn_at is not None and now >= self._respawn_at:
             self._respawn_at = None
+        overdue = self._overdue_at()
+        self._want_recycle |= overdue is not None and now >= overdue
         if self._running and self._respawn_at is None:
             if self._current is None:
                 self._current = self._new_mover(commands)
@@ -277,12 +286,19 @@ class MoverJobs:
             told = Outcome.LANDED_LATE if event.outcome is Outcome.DONE else Outcome.FAILED_LATE
         return [Tell(event.job, told, event.text), *self._advance(now)]
 
-    def _deadline(self, job: int) -> list[Command]:
+    def _deadline(self, job: int, now: float) -> list[Command]:
         entry = self._jobs.get(job)
         if entry is None or entry.given_up:
             return []
-        entry.given_up = True
+        entry.given_up_at = now
         return [GiveUpIn(entry.mover, job)]
+
+    def _overdue_at(self) -> float | None:
+        """When the current mover has to be recycled, because only its end frees what was given up in it."""
+        if not (self._running and self.ready) or self._current is None:
+            return None
+        since = [self._jobs[job].given_up_at for job in self._current.jobs]
+        return min((at + self._limits.recycle_after_s for at in since if at is not None), default=None)
 
     def _healthy(self, mover: _Mover) -> bool:
         """Somebody waits for a READ of this mover."""

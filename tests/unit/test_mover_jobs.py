@@ -31,7 +31,7 @@ from pegaflow.services.tier.mover_events import (
 )
 from pegaflow.services.tier.mover_jobs import MAX_OPEN_JOBS, MoverJobs
 
-LIMITS = Limits(retire_grace_s=4, retire_limit_s=8, respawn_first_s=1, respawn_max_s=5, healthy_after_s=10)
+LIMITS = Limits(recycle_after_s=30, retire_grace_s=4, retire_limit_s=8, respawn_first_s=1, respawn_max_s=5, healthy_after_s=10)
 ONE, TWO, THREE = MoverNumber(1), MoverNumber(2), MoverNumber(3)
 
 
@@ -144,6 +144,19 @@ def test_given_up_reads_do_not_keep_a_retired_mover(jobs: MoverJobs) -> None:
     # The peer stays barred although a fresh mover is there: its READ may still land.
     assert outcomes(jobs.handle(ReadAsked(8, "b"), 9)) == [(8, Outcome.BUSY_PEER)]
     assert outcomes(jobs.handle(MoverReaped(ONE), 9)) == [(7, Outcome.REAPED)]
+
+
+def test_a_read_that_never_ends_costs_its_mover(jobs: MoverJobs) -> None:
+    jobs.handle(ReadAsked(7, "b"), 1)
+    jobs.handle(DeadlinePassed(7), 3)
+    assert jobs.next_tick() == 3 + LIMITS.recycle_after_s
+    assert jobs.handle(Tick(), 32.9) == []
+    assert jobs.handle(Tick(), 33) == [Spawn(TWO)]
+    jobs.handle(MoverReady(TWO), 34)
+    assert jobs.handle(Tick(), 34 + LIMITS.retire_grace_s) == [Kill(ONE)]
+    # The successor has none of it, so it stays.
+    jobs.handle(MoverReaped(ONE), 39)
+    assert jobs.next_tick() is None
 
 
 def test_a_retired_mover_has_a_limit(jobs: MoverJobs) -> None:
@@ -294,7 +307,7 @@ class Machine(RuleBasedStateMachine):
     def recycle(self) -> None:
         self.apply(Recycle())
 
-    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 9.0]))
+    @rule(seconds=st.sampled_from([0.5, 2.0, 5.0, 9.0, 31.0]))
     def time_goes_by(self, seconds: float) -> None:
         self.now += seconds
         self.apply(Tick())
