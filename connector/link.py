@@ -231,7 +231,6 @@ class Link:
             self._attached = None
             self._later(RETRY_S, self._attach)
             return
-        self._window.discard()
         self._set(Phase.JOINING)
         self._subscribed = self._welcomed = False
         self._events = EventSubscriber(self._factory, self._loop, answer.events, self._on_event)
@@ -375,6 +374,7 @@ class Link:
         log.warning("pegaflow: the session with the tier is over (%s); attaching again", why)
         self._set(Phase.LEAVING)
         self._close_streams()
+        self._window.discard()  # before the next attach says from which number on the tier must listen
         self._void()
         self._leave_pool()
 

@@ -98,6 +98,8 @@ class Sessions:
             for member in session.members.values():
                 if member.nonce == ask.nonce:
                     member.alive_at = now
+                    # The process gave up what it had not got through; what that would have ended, `alive` ends.
+                    member.cursor.next = max(member.cursor.next, ask.first_seq)
                     return session, member, False
             self._check_same(session, ask)
         else:
