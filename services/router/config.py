@@ -45,9 +45,7 @@ class RouterConfig:
     pd_first_token: bool = option(False, help="forward the prefill engine's token, so that decode never prefills")
     pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")
     pd_max_model_len: int | None = option(None, help="tokens a model takes; default: what engines say", check=_positive)
-    pd_unsplicable: Unsplicable = option(
-        Unsplicable.REPLAY, help="what to do with fields that cannot be split"
-    )
+    pd_unsplicable: Unsplicable = option(Unsplicable.REPLAY, help="what to do with fields that cannot be split")
     pd_flow_retries: int = option(
         1, help="how often a failed flow is begun again", check=lambda v: None if v >= 0 else "must not be negative"
     )

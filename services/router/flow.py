@@ -156,10 +156,9 @@ class Flow:
                 refuse_early(request, self.settings)
             except Refused as refused:
                 return self._refuse(refused)
-            if request.limit is not None and request.limit <= 1:
-                # One token, or none (echo), or a number that the engine will complain about: nothing to split.
-                self.plan = Plan.PREFILL
-                self._role = Role.PREFILL
+            if request.limit is not None and (request.limit <= 1 or request.limit < request.min_tokens):
+                # One token, or none (echo), or numbers that the engine will complain about: nothing to split.
+                self._prefill_alone()
             else:
                 self._role = Role.DECODE
         elif mode is Mode.PREFILL_DECODE:
@@ -178,10 +177,20 @@ class Flow:
         self.state = State.PICK_ANSWER
         return [Pick(self._role, self._avoid)]
 
+    def _prefill_alone(self) -> None:
+        self.plan = Plan.PREFILL
+        self._role = Role.PREFILL
+
     def _send_prefill(self, engine: EngineFacts) -> list[Command]:
-        self.state = State.PREFILL
         self._engine = engine
-        self._prefill_length = self.settings.model_length or engine.model_length
+        length = self.settings.model_length or engine.model_length
+        limit = self.request.limit
+        if self.settings.mode is Mode.FIRST_TOKEN and limit is not None and length is not None and limit > length:
+            # The engine refuses this, in terms of the client's own number only if it sees that number.
+            self._prefill_alone()
+            return self._send_answer()
+        self.state = State.PREFILL
+        self._prefill_length = length
         return [Send(self.request.endpoint, prefill_body(self.request), stream=False)]
 
     def _prefill_answered(self, event: Answered) -> list[Command]:
