@@ -152,7 +152,8 @@ class Generation:
             raise ValueError("the prompt is too long")
         self.tokens: list[tuple[int, str]] = []
         self.shown: list[tuple[int, str]] | None = None  # with the text that a stop string left
-        self.finish, self.stop_reason = "length", None
+        self.finish = "length"
+        self.stop_reason: int | str | None = None
         self._speak(limit)
 
     def _speak(self, limit: int) -> None:
