@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from deployment import metrics
 from deployment.http import Server
-from deployment.metrics import Snapshot
 from deployment.ports import Ports
 
 
@@ -60,10 +59,9 @@ def read(ports: Ports) -> Counters:
     )
 
 
-def sealed(health_port: int) -> float:
-    """Pages that this life of a tier has sealed. Raises HttpFailure."""
-    snapshot: Snapshot = metrics.take(Server(health_port))
-    return snapshot.total("pegaflow_tier_pages_sealed_total")
+def pages_held(health_port: int) -> float:
+    """Pages that a tier can give now, saved by its engines or fetched. Raises HttpFailure."""
+    return metrics.take(Server(health_port)).total("pegaflow_tier_pages_sealed_now")
 
 
 class Handoffs(NamedTuple):

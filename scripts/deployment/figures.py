@@ -31,7 +31,7 @@ class Figures:
     pages_fetched: int = 0
     pages_loaded: int = 0
     tails_loaded: int = 0
-    tails_expected: int = 0
+    tails_expected: int = 0  # of the first time that each prompt is asked; `tails_loaded` is of all times
     ttft_ms: Spread | None = None
     handoff_ms: Spread | None = None
     metaserver_recovered: bool = False

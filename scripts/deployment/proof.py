@@ -49,11 +49,12 @@ class Proof:
         return self.figures
 
     def _cold(self) -> None:
-        """Each prompt for the first time: everything that D has must have come from P."""
+        """Each prompt for the first time: everything that D has must have come from P, each tail among it."""
         plain = self._references.plain
         with step(f"{len(plain)} prompts, streamed, never seen before"):
             grown = self._measured(lambda: self._compare_all(plain, stream, "cold"))
         tails = sum(expected.has_tail for expected in plain)
+        self.figures.tails_expected = tails
         pages = sum(expected.pages for expected in plain if expected.case.path == "/v1/completions")
         claim = self.figures.claim
         claim(grown.d_tails_loaded == tails, f"cold: {grown.d_tails_loaded:.0f} tails loaded on D, expected {tails}")
@@ -103,11 +104,11 @@ class Proof:
         before = len(self.figures.failures)
         wait_ready(self._supervision, probes(self._ports)["tier-a"])
         wait_until("P is attached again", lambda: self._attached_to_tier_a(), REATTACH_SECONDS)
-        held = counters.sealed(self._ports.tier_a_health)
+        held = counters.pages_held(self._ports.tier_a_health)
         with step(f"{len(repeated)} prompts that P knows, through the router"):
             grown = self._measured(lambda: self._compare_all(repeated, ask, "tier a back"))
         pages = sum(expected.pages for expected in repeated)
-        refilled = counters.sealed(self._ports.tier_a_health) - held
+        refilled = counters.pages_held(self._ports.tier_a_health) - held
         claim = self.figures.claim
         claim(refilled >= pages, f"tier a back: {refilled:.0f} pages in it again, expected {pages}")
         new = sum(expected.pages for expected in fresh)

@@ -11,8 +11,8 @@ from deployment.supervision import Supervision, wait_for
 from environment.complaint import Complaint
 from environment.progress import step
 
-ENGINE_SECONDS: Final = 240.0
-"""Three vLLMs importing at once on two cores take about two minutes."""
+ENGINE_SECONDS: Final = 600.0
+"""Three vLLMs importing at once on two idle cores take about two minutes; the machine may have other work."""
 SERVICE_SECONDS: Final = 30.0
 LOG_LINES: Final = 15
 

@@ -21,6 +21,7 @@ from environment.complaint import Complaint
 
 STOP_SECONDS: Final = 90.0
 """Above the sum of what a deployment's services take to drain one after the other."""
+GONE_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 
 SERVICES: Final = ("metaserver", "tier-a", "tier-b", "vllm-p", "vllm-d", "router")
@@ -82,12 +83,13 @@ class Supervision:
     def kill(self, name: str, *, family: bool = False) -> None:
         """SIGKILL to the service's own process; with `family` to its children as well (supervisord gave it a process group).
 
-        supervisord starts it again by itself.
+        Returns when it is gone; supervisord starts it again by itself.
         """
         process = self.process(name)
         if not process.pid:
             raise Complaint("not_running", f"{name} is {process.state}")
         (os.killpg if family else os.kill)(process.pid, signal.SIGKILL)
+        wait_for(lambda: self.process(name).pid != process.pid, GONE_SECONDS)
 
     def log(self, name: str) -> Path:
         return self._plan.logs / f"{name}.log"
