@@ -1,0 +1,1 @@
+"""`pegaflow`: looks at a running system from outside. One module per command."""

@@ -1,0 +1,19 @@
+"""Where the inspection tool looks if the command line does not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pegaflow.common.config import duration, option
+
+
+@dataclass(frozen=True, slots=True)
+class CliConfig:
+    """Table [cli] of the configuration file, variables PEGAFLOW_CLI_…"""
+
+    metaserver: tuple[str, ...] = option((), help="request endpoints of metaservers (default: tcp://127.0.0.1:7400)")
+    tier: tuple[str, ...] = option((), help="request endpoints of tiers to look at besides those a metaserver knows")
+    timeout: float = option(2.0, help="how long to wait for each answer", parse=duration)
+
+
+DEFAULT_METASERVER = "tcp://127.0.0.1:7400"

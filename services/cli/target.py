@@ -1,0 +1,63 @@
+"""What the commands look at: endpoints from the command line, else from file and environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import NamedTuple
+
+from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.config import ConfigError, duration, resolve
+from pegaflow.common.wire.errors import LocalError
+from pegaflow.services.cli.config import DEFAULT_METASERVER, CliConfig
+
+
+class UsageError(Exception):
+    """The command line or the configuration asks for something impossible: exit code 2."""
+
+
+class Target(NamedTuple):
+    """Request endpoints, and how many seconds each answer may take."""
+
+    metaservers: tuple[str, ...]
+    tiers: tuple[str, ...]
+    timeout_s: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what to look at, the same for every command."""
+    parser.add_argument(
+        "--metaserver", action="append", metavar="URL", help=f"its request endpoint (default: {DEFAULT_METASERVER})"
+    )
+    parser.add_argument(
+        "--tier", "--endpoint", action="append", metavar="URL", dest="tier", help="request endpoint of a tier; may be repeated"
+    )
+    parser.add_argument("--timeout", metavar="TIME", help="how long to wait for each answer, such as 500ms (default: 2s)")
+    parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
+
+
+def choose(args: argparse.Namespace) -> Target:
+    """Raises `UsageError`. Endpoints on the command line replace all others: `--tier` alone asks no metaserver."""
+    try:
+        config = resolve(
+            CliConfig, section="cli", argv=["--config", args.config] if args.config else [], environ=os.environ
+        ).value
+        timeout_s = duration(args.timeout) if args.timeout else config.timeout
+    except (ConfigError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if timeout_s <= 0:
+        raise UsageError("--timeout must be above 0")
+    metaservers, tiers = tuple(args.metaserver or ()), tuple(args.tier or ())
+    if not metaservers and not tiers:
+        metaservers, tiers = config.metaserver, config.tier
+        if not metaservers and not tiers:
+            metaservers = (DEFAULT_METASERVER,)
+    return Target(checked(metaservers), checked(tiers), timeout_s)
+
+
+def checked(endpoints: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises `UsageError` for an endpoint that ZeroMQ cannot use."""
+    try:
+        return tuple(check_endpoint(endpoint) for endpoint in endpoints)
+    except LocalError as error:
+        raise UsageError(error.text) from None
