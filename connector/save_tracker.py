@@ -56,11 +56,16 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """An offer that was published: its blocks are pinned until every rank has ended it."""
+    """An offer that was published: `pins` stay pinned until every rank has ended it.
+
+    `blocks` are the offer's, in its order. A block whose tail went unpublished and that filled up since is in it
+    twice, once as a full page and once as a tail; it is pinned once.
+    """
 
     save: int
     request_id: str
     blocks: tuple[int, ...]
+    pins: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +154,9 @@ class SaveTracker:
                 request.tail_due = False
             if not offer.blocks:
                 continue
-            save = Save(self._next_save, offer.request_id, offer.blocks)
+            save = Save(self._next_save, offer.request_id, offer.blocks, tuple(dict.fromkeys(offer.blocks)))
             self._next_save += 1
-            self._pins[save.save] = _Pin(offer.blocks, self.ranks)
+            self._pins[save.save] = _Pin(save.pins, self.ranks)
             saves.append(save)
         return saves
 

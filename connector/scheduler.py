@@ -295,7 +295,7 @@ class SchedulerHalf:
         with_tail = {offer.request_id for offer in good if offer.tail_rows}
         for save in self.saves.published(good):
             if self._pool is not None:
-                self._pool.touch([self._pool.blocks[block] for block in save.blocks])
+                self._pool.touch([self._pool.blocks[block] for block in save.pins])
             orders.append(SaveOrder(save.save, position, save.blocks, save.request_id in with_tail))
             position += len(save.blocks)
         return SaveWork(ref, tuple(orders))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pegaflow.connector.load_plan import load_plan
 from pegaflow.connector.load_tracker import Ask, Cancel, Command, Load, LoadTracker, Release
 from pegaflow.connector.session import LeaseRef, LookupAnswer, SessionId
@@ -29,7 +29,6 @@ class Model:
 
 
 class LoadMachine(RuleBasedStateMachine):
-    requests = Bundle("requests")
     strict = False
 
     def __init__(self) -> None:
@@ -67,18 +66,17 @@ class LoadMachine(RuleBasedStateMachine):
         plan = load_plan(prompt=model.prompt, known=model.known, block_size=BLOCK, first=first, tails=True, strict=self.strict)
         self.run(self.tracker.asked(name, model.prompt, self.version(model), plan, self.now))
 
-    @rule(target=requests, prompt=st.integers(1, 14), local=st.integers(0, 3))
-    def admit(self, prompt: int, local: int) -> str:
+    @precondition(lambda self: len(self.alive) < 2)
+    @rule(prompt=st.integers(1, 14), local=st.integers(0, 3))
+    def admit(self, prompt: int, local: int) -> None:
         self.count += 1
         name = f"r{self.count}"
         self.alive[name] = Model(prompt, prompt)
         self.ask(name, min(local, (prompt - 1) // BLOCK))
-        return name
 
+    @precondition(lambda self: self.asks)
     @rule(full=st.integers(0, 4), tail=st.integers(-1, 2), code=st.sampled_from(["", "", "", "overloaded"]))
     def answer(self, full: int, tail: int, code: str) -> None:
-        if not self.asks:
-            return
         lookup = min(self.asks)
         plan = self.asks.pop(lookup).plan
         full = min(full, plan.last - plan.first)
@@ -93,15 +91,22 @@ class LoadMachine(RuleBasedStateMachine):
         columns = array("I", range(pages)), array("Q", range(pages))
         self.run(self.tracker.answered(LookupAnswer(lookup, lease, full, tail, *columns, b"\0" * full, code)))
 
-    @rule(name=requests, local=st.integers(0, 3), fits=st.booleans())
-    def schedule(self, name: str, local: int, fits: bool) -> None:
+    def pick(self, which: int) -> str:
+        """One of the requests that are alive: they are few at a time, so that long stories happen to each."""
+        return sorted(self.alive)[which % len(self.alive)]
+
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 1), local=st.integers(0, 3), fits=st.booleans())
+    def schedule(self, which: int, local: int, fits: bool) -> None:
         """vLLM considers a waiting request; `fits`: it finds blocks for it."""
-        model = self.alive.get(name)
-        if model is None or model.loading or model.computed:
+        name = self.pick(which)
+        model = self.alive[name]
+        if model.loading or model.computed:
             return
         computed = min(local, (model.known - 1) // BLOCK) * BLOCK
         match = self.tracker.matched(name, self.version(model), computed, self.session, self.now)
         self.run(match.commands)
+        assert not (match.ask and model.failed)
         if match.ask:
             self.ask(name, computed // BLOCK)
             return
@@ -130,39 +135,48 @@ class LoadMachine(RuleBasedStateMachine):
         if not loads:
             model.computed = computed + 1
 
-    @rule(name=requests, failed=st.booleans())
-    def receive(self, name: str, failed: bool) -> None:
-        model = self.alive.get(name)
-        if name in self.dying:
-            self.dying.discard(name)
-            self.run(self.tracker.received(name, failed))
-        elif model is not None and model.loading:
-            model.loading = False
-            if failed and self.strict:
-                self.run(self.tracker.received(name, failed))
-                self.finish(name)
-                return
-            model.failed |= failed
-            model.computed = 0 if failed else model.known - 1
-            self.run(self.tracker.received(name, failed))
+    @precondition(lambda self: any(model.loading for model in self.alive.values()))
+    @rule(failed=st.booleans())
+    def receive(self, failed: bool) -> None:
+        """All ranks have reported the oldest load."""
+        name = min(name for name, model in self.alive.items() if model.loading)
+        model = self.alive[name]
+        model.loading = False
+        model.failed |= failed
+        model.computed = 0 if failed else model.known - 1
+        self.run(self.tracker.received(name, failed))
+        if failed and self.strict:
+            self.end(name)
 
-    @rule(name=requests, outputs=st.integers(0, 6))
-    def preempt(self, name: str, outputs: int) -> None:
-        model = self.alive.get(name)
-        if model is not None and model.computed:
+    @precondition(lambda self: self.dying)
+    @rule(failed=st.booleans())
+    def receive_for_nobody(self, failed: bool) -> None:
+        """The same for a request that was aborted in the meantime."""
+        self.run(self.tracker.received(self.dying.pop(), failed))
+
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 1), outputs=st.integers(0, 6))
+    def preempt(self, which: int, outputs: int) -> None:
+        model = self.alive[self.pick(which)]
+        if model.computed:
             model.computed = 0
             model.known += outputs
 
-    @rule(name=requests)
-    def finish(self, name: str) -> None:
-        model = self.alive.pop(name, None)
-        if model is None:
-            return
-        if model.loading:
-            self.dying.add(name)
-        self.run(self.tracker.finished(name))
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 1))
+    def finish(self, which: int) -> None:
+        self.end(self.pick(which))
 
-    @rule(session=st.sampled_from([None, 1, 2, 3]))
+    def end(self, name: str) -> None:
+        model = self.alive.pop(name)
+        commands = self.tracker.finished(name)
+        if model.loading:
+            # The ranks still read from the lease and write into the blocks.
+            assert commands == []
+            self.dying.add(name)
+        self.run(commands)
+
+    @rule(session=st.sampled_from([None, 1, 1, 1, 2]))
     def tier_changes(self, session: int | None) -> None:
         self.session = None if session is None else SessionId(session, 1)
 
@@ -178,9 +192,9 @@ class LoadMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for name in list(self.alive):
-            self.finish(name)
-        for name in list(self.dying):
-            self.receive(name, False)
+            self.end(name)
+        while self.dying:
+            self.receive_for_nobody(False)
         while self.asks:
             self.answer(4, 0, "")
         assert self.tracker.requests == self.tracker.open_lookups == self.tracker.open_leases == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pegaflow.connector.save_tracker import Progress, SaveTracker
 
 BLOCK = 4
@@ -28,8 +28,6 @@ class Model:
 
 
 class SaveMachine(RuleBasedStateMachine):
-    requests = Bundle("requests")
-
     def __init__(self) -> None:
         super().__init__()
         self.tracker = SaveTracker(BLOCK, RANKS, True)
@@ -45,20 +43,30 @@ class SaveMachine(RuleBasedStateMachine):
     def number(self, block: list[object]) -> int:
         return next(i for i, other in enumerate(self.blocks) if other is block)
 
-    @rule(target=requests, prompt=st.integers(1, 14), plain=st.booleans())
-    def admit(self, prompt: int, plain: bool) -> str:
+    def pick(self, which: int) -> str:
+        """One of the requests that are alive: they are few at a time, so that long stories happen to each."""
+        return sorted(self.alive)[which % len(self.alive)]
+
+    @precondition(lambda self: len(self.alive) < 2)
+    @rule(prompt=st.integers(1, 14), plain=st.booleans())
+    def admit(self, prompt: int, plain: bool) -> None:
         self.count += 1
         name = f"r{self.count}"
         self.alive[name] = Model(prompt, plain, prompt)
         self.tracker.admitted(name, prompt, plain)
-        return name
 
-    @rule(name=requests, chunk=st.integers(1, 9), drafts=st.integers(0, 3), published=st.booleans(), late=st.booleans())
-    def step(self, name: str, chunk: int, drafts: int, published: bool, late: bool) -> None:
+    @precondition(lambda self: self.alive)
+    @rule(
+        which=st.integers(0, 1),
+        chunk=st.integers(1, 9),
+        drafts=st.integers(0, 3),
+        published=st.booleans(),
+        late=st.booleans(),
+    )
+    def step(self, which: int, chunk: int, drafts: int, published: bool, late: bool) -> None:
         """One scheduling step of one request. `late`: vLLM's batch before it has not delivered its token yet."""
-        model = self.alive.get(name)
-        if model is None:
-            return
+        name = self.pick(which)
+        model = self.alive[name]
         missing = model.known - model.computed
         scheduled = min(chunk, missing)
         if scheduled == missing:
@@ -78,8 +86,8 @@ class SaveMachine(RuleBasedStateMachine):
         if offer is not None and published:
             for save in self.tracker.published([offer]):
                 self.open[save.save] = RANKS
-            for index, block in zip(offer.indices, offer.blocks, strict=True):
-                tail = offer.tail_rows and index == offer.indices[-1]
+            for place, (index, block) in enumerate(zip(offer.indices, offer.blocks, strict=True), 1):
+                tail = offer.tail_rows and place == len(offer.indices)
                 rows = offer.tail_rows if tail else BLOCK
                 assert self.blocks[block][:rows] == [(name, index * BLOCK + row) for row in range(rows)]
                 if tail:
@@ -95,25 +103,25 @@ class SaveMachine(RuleBasedStateMachine):
         if model.computed == model.known and not late:
             model.known += 1
 
-    @rule(name=requests, kept=st.integers(0, 3))
-    def preempt(self, name: str, kept: int) -> None:
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 1), kept=st.integers(0, 3))
+    def preempt(self, which: int, kept: int) -> None:
         """Other blocks from here on; a few of the old ones may be found again in vLLM's own cache."""
-        model = self.alive.get(name)
-        if model is None:
-            return
+        model = self.alive[self.pick(which)]
         whole = min(kept, model.computed // BLOCK, (model.known - 1) // BLOCK)
         model.table = model.table[:whole]
         model.computed = whole * BLOCK
 
-    @rule(name=requests)
-    def finish(self, name: str) -> None:
+    @precondition(lambda self: self.alive)
+    @rule(which=st.integers(0, 1))
+    def finish(self, which: int) -> None:
+        name = self.pick(which)
         self.tracker.finished(name)
-        self.alive.pop(name, None)
+        del self.alive[name]
 
+    @precondition(lambda self: self.open)
     @rule()
     def rank_ends_a_save(self) -> None:
-        if not self.open:
-            return
         save = min(self.open)
         unpin = self.tracker.ended(save)
         self.open[save] -= 1

@@ -143,6 +143,17 @@ def test_what_was_not_published_is_offered_again_with_what_came_since() -> None:
     assert engine.offer(32, 18) == Offer("r", (0, 1, 2, 3), (100, 101, 102, 103), 2, 3)
 
 
+def test_a_tail_that_went_unpublished_until_its_block_was_full_is_pinned_once() -> None:
+    engine = Engine(10)
+    assert engine.offer(0, 10) == Offer("r", (0,), (100,), 10, 0)
+    engine.known = 16
+    offer = engine.offer(15, 1)
+    assert offer == Offer("r", (0, 0), (100, 100), 10, 1)
+    (save,) = engine.tracker.published([offer])
+    assert (save.blocks, save.pins) == ((100, 100), (100,))
+    assert engine.tracker.pinned() == {100: 1}
+
+
 def test_blocks_that_came_from_the_tier_are_not_offered_back() -> None:
     engine = Engine(50)
     engine.tracker.loaded("r", 1, 3)
