@@ -12,13 +12,17 @@ from pegaflow.services.router.steps import EngineFacts, Role
 
 @dataclass(slots=True)
 class Engine:
-    """One engine; its name is its base URL. `healthy` is None until it was checked for the first time."""
+    """One engine; its name is its base URL. `healthy` is None until it was checked for the first time.
+
+    `slow_checks`: health checks in a row without an answer in time.
+    """
 
     name: str
     role: Role
     healthy: bool | None = None
     load: int = 0
     turn: int = 0
+    slow_checks: int = 0
     chat_ids: bool | None = None
     models: list[Json] = field(default_factory=list)
 

@@ -155,6 +155,7 @@ class Exchange:
             case Cancel():
                 await self._close_leg()
             case Release(_, suspect):
+                await self._close_leg()
                 self._release(suspect=suspect)
             case Learnt(_, chat_ids):
                 assert self._engine is not None
@@ -170,8 +171,7 @@ class Exchange:
         return None
 
     def _pick(self, role: Role, avoid: frozenset[str]) -> None:
-        if role is Role.DECODE:
-            self._prefilled = self._clock()
+        self._prefilled = self._clock() if role is Role.DECODE else None
         self._engine = self._engines.pick(role, avoid)
         if self._engine is None:
             self._push(NoEngine())

@@ -53,7 +53,20 @@ SAMPLING: Final = frozenset(
 """The same on both endpoints, and blind to which tokens are prompt and which are output."""
 
 CARRIED: Final = frozenset(
-    {"model", "user", "priority", "request_id", "session_id", "cache_salt", "stream_interval", "metadata", "store"}
+    {
+        "model",
+        "user",
+        "priority",
+        "request_id",
+        "session_id",
+        "cache_salt",
+        "stream_interval",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+    }
 )
 """Not about tokens; the same on both endpoints."""
 

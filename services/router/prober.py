@@ -13,6 +13,9 @@ from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.openai import Json
 from pegaflow.services.router.upstream import Upstream
 
+SLOW_CHECKS = 3
+"""A busy engine may answer late; one that is down refuses the connection. So lateness has to repeat itself."""
+
 log = logs.get(__name__)
 
 
@@ -58,8 +61,12 @@ class Prober:
         try:
             status, _ = await self._upstream.get(engine.name + "/health", self._timeout, self._headers)
             healthy, why = status == 200, f"/health answered {status}"
-        except (OSError, TimeoutError) as error:
-            healthy, why = False, str(error) or "no answer in time"
+            engine.slow_checks = 0
+        except TimeoutError:
+            engine.slow_checks += 1
+            healthy, why = bool(was) and engine.slow_checks < SLOW_CHECKS, "no answer in time"
+        except OSError as error:
+            healthy, why = False, str(error)
         if healthy and (not was or not engine.models):
             engine.models = await self._models(engine)
         self._engines.mark(engine, healthy=healthy)

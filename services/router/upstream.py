@@ -152,6 +152,8 @@ class Upstream:
         try:
             async with self._opened().get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
                 return response.status, await response.read()
+        except TimeoutError:
+            raise  # some of aiohttp's are client errors as well
         except aiohttp.ClientError as error:
             raise OSError(f"{url}: {error}") from None
 

@@ -145,6 +145,7 @@ async def routed(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), read_bufsize=1 << 22)
         )
         system = Routed(url, session, parts)
+        await until(lambda: server.started or serving.done())
         try:
             yield system
         finally:

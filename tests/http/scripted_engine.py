@@ -50,6 +50,7 @@ class ScriptedEngine:
         self.calls: list[Call] = []
         self.arrived = asyncio.Condition()
         self.healthy = True
+        self.health_hangs = False
         self.url = ""
         self._disturbances: deque[Handler] = deque()
 
@@ -86,6 +87,8 @@ class ScriptedEngine:
         return self.calls
 
     async def _health(self, request: web.Request) -> web.Response:
+        if self.health_hangs:
+            await asyncio.Event().wait()
         return web.Response(status=200 if self.healthy else 503)
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -58,7 +58,7 @@ def test_p_fails_for_good(handlers: list[Handler], status: int, code: str, retry
     async def main() -> None:
         prefill, decode = ScriptedEngine(), ScriptedEngine()
         prefill.disturb(*handlers)
-        async with routed(prefill, decode, prefill_timeout=0.05) as system:
+        async with routed(prefill, decode, prefill_timeout=0.05 if hangs in handlers else 60) as system:
             reply = await system.post(CHAT, body(CHAT, stream=True))
             assert (reply.status, reply.error_code) == (status, code)
             assert reply.headers["retry-after"] == retry_after
@@ -159,9 +159,9 @@ def test_d_fails_for_good_with_the_routers_own_text() -> None:
 def test_d_dies_after_a_byte(path: str) -> None:
     async def main() -> None:
         prefill, decode = ScriptedEngine(), ScriptedEngine()
-        async with routed(prefill, decode, idle_timeout=0.2) as system:
+        async with routed(prefill, decode) as system:
             begun = 3 if path == CHAT else 2
-            for then in (FRAME_ERROR, FRAME_ERROR + DONE, DONE, b"", b"data: [1]\n\n", abort(path), hangs_up, hangs):
+            for then in (FRAME_ERROR, FRAME_ERROR + DONE, DONE, b"", b"data: [1]\n\n", abort(path), hangs_up):
                 decode.disturb(streams(decode, chunks=begun, then=then))
                 calls = len(prefill.calls)
                 reply = await system.post(path, body(path, stream=True))
@@ -174,7 +174,21 @@ def test_d_dies_after_a_byte(path: str) -> None:
                 assert reply.text == "Hello wör"
                 assert len(prefill.calls) == calls + 1
                 system.assert_idle()
-            assert system.count(outcome="interrupted", code="pd_decode_interrupted") == 8
+            assert system.count(outcome="interrupted", code="pd_decode_interrupted") == 7
+
+    asyncio.run(main())
+
+
+def test_d_falls_silent_after_a_byte() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        async with routed(prefill, decode, idle_timeout=0.5) as system:
+            decode.disturb(streams(decode, chunks=1, then=hangs))
+            reply = await system.post(COMPLETIONS, body(COMPLETIONS, stream=True))
+            assert reply.chunks[-1]["error"]["code"] == "pd_decode_interrupted"
+            assert "no answer in time" in reply.chunks[-1]["error"]["message"]
+            assert not reply.done
+            system.assert_idle()
 
     asyncio.run(main())
 

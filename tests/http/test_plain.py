@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from pegaflow.services.router.prober import SLOW_CHECKS, Prober
 from routed import routed
 from scripted_engine import Json, ScriptedEngine, answers, hangs_up, streams
 
@@ -96,6 +97,29 @@ def test_readiness_follows_the_engines() -> None:
                 await asyncio.sleep(0)
             reply = await system.get("/v1/models")
             assert (reply.status, reply.error_code) == (503, "no_engine")
+
+    asyncio.run(main())
+
+
+def test_a_late_health_check_must_repeat_itself() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        async with routed(prefill, decode, health_interval=3600) as system:
+            parts = system.parts
+            (engine,) = [engine for engine in parts.engines.all() if engine.name == decode.url]
+            prober = Prober(
+                parts.engines, parts.upstream, parts.metrics, parts.lifecycle, interval=3600, timeout=0.01, headers={}
+            )
+            decode.health_hangs = True
+            seen = []
+            for _ in range(SLOW_CHECKS):
+                await prober.check(engine)
+                seen.append(engine.healthy)
+            assert seen == [True] * (SLOW_CHECKS - 1) + [False]
+            decode.health_hangs = False
+            while not engine.healthy:
+                await prober.check(engine)
+            assert engine.slow_checks == 0
 
     asyncio.run(main())
 

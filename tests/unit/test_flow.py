@@ -152,13 +152,13 @@ def test_min_tokens_for_p(body: Json, expected: int | None) -> None:
 
 
 def test_both_limits_are_rewritten_on_p_and_d() -> None:
-    machine = flow(CHAT, max_tokens=5, max_completion_tokens=9)
+    machine = flow(CHAT, max_tokens=5, max_completion_tokens=9, min_tokens=4)
     (send,) = run(machine, Begin(), Picked(P))
     assert isinstance(send, Send)
     assert (send.body["max_tokens"], send.body["max_completion_tokens"]) == (1, 1)
     (send,) = run(machine, prefilled(CHAT), Picked(D))[-1:]
     assert isinstance(send, Send)
-    assert (send.body["max_tokens"], send.body["max_completion_tokens"]) == (8, 8)
+    assert (send.body["max_tokens"], send.body["max_completion_tokens"], send.body["min_tokens"]) == (8, 8, 3)
 
 
 @pytest.mark.parametrize(
