@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pegaflow.common.pool import GRANULE
+from pegaflow.services.tier.state import TierState
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-
-from pegaflow.common.pool import GRANULE
-from pegaflow.services.tier.state import TierState
 
 COUNTERS = {
     "sealed": ("pages_sealed", "pages saved by engines of this node and sealed"),

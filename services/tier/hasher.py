@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import xxhash
-
 from pegaflow.common.pool import GRANULE
 
 

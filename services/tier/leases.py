@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pegaflow.services.tier.pages import Page, Pages, granules
+from pegaflow.services.tier.pages import Page, Pages, PageState
 
 IDLE_S = 2.0
 MARGIN_S = 1.0
@@ -28,10 +28,7 @@ class Lease:
     pages: list[Page]
     expires: float
     reader: str = ""
-
-    @property
-    def granules(self) -> int:
-        return sum(granules(length) for page in self.pages for length in page.lengths)
+    granules: int = 0
 
 
 class Leases:
@@ -45,7 +42,8 @@ class Leases:
 
     def adopt(self, session: int, pages: list[Page], now: float) -> Lease:
         """A new idle lease over pages whose references the caller hands over."""
-        lease = Lease(next(self._numbers), session, pages, now + IDLE_S)
+        size = sum([page.granules for page in pages])
+        lease = Lease(next(self._numbers), session, pages, now + IDLE_S, granules=size)
         self.open[lease.number] = lease
         self._idle_granules += lease.granules
         return lease
@@ -95,9 +93,11 @@ class Leases:
         del self.open[lease.number]
         if lease.session and lease.expires != float("inf"):
             self._idle_granules -= lease.granules
+        doomed = PageState.DOOMED
         for page in lease.pages:
             page.refs -= 1
-            self._pages.free_if_done(page)
+            if page.state is doomed:
+                self._pages.free_if_done(page)
 
     def validate(self) -> None:
         idle = sum(lease.granules for lease in self.open.values() if lease.session and lease.expires != float("inf"))

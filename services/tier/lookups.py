@@ -157,15 +157,11 @@ class Lookups:
     # --- the walk ----------------------------------------------------------------------------------------------------
 
     def _advance(self, lookup: OpenLookup, now: float) -> None:
-        index = self._pages.index
-        while len(lookup.got) < len(lookup.keys):
-            key = lookup.keys[len(lookup.got)]
-            page = index.get(key)
-            if page is None or page.state is not PageState.SEALED:
-                if self._wait_for(lookup, [key], now):
-                    return
-                break
-            self._take(lookup, page)
+        index, keys = self._pages.index, lookup.keys
+        self._take_run(lookup, keys[len(lookup.got) :] if lookup.got else keys)
+        if len(lookup.got) < len(keys):
+            if self._wait_for(lookup, [keys[len(lookup.got)]], now):
+                return
         else:
             for i, key in enumerate(lookup.tails):
                 page = index.get(key)
@@ -177,6 +173,21 @@ class Lookups:
                 if lookup.tails and self._wait_for(lookup, lookup.tails, now):
                     return
         self._answer(lookup, now)
+
+    def _take_run(self, lookup: OpenLookup, keys: Sequence[bytes]) -> None:
+        """Takes the sealed pages at the head of `keys`."""
+        # PERF: this loop and the columns of the answer are what a lookup of 750 keys costs; no calls per key.
+        sealed, taken = PageState.SEALED, []
+        for page in map(self._pages.index.get, keys):
+            if page is None or page.state is not sealed:
+                break
+            page.refs += 1
+            taken.append(page)
+        lookup.got += taken
+        if lookup.fetching:
+            lookup.sources += bytes(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL for page in taken)
+        else:
+            lookup.sources += bytes(len(taken))
 
     def _take(self, lookup: OpenLookup, page: Page) -> None:
         page.refs += 1
@@ -276,9 +287,13 @@ class Lookups:
         self._counts["hit_pages"] += len(lookup.got)
         lease = self._leases.adopt(lookup.session.number, lookup.got, now)
         self._pages.touch(lookup.got)
-        slots = array("I", [slot for page in lookup.got for slot in page.slots])
-        generations = array("Q", [generation for page in lookup.got for generation in page.generations])
         shards = len(lookup.got[0].slots)
+        if shards == 1:
+            slots = array("I", [page.slots[0] for page in lookup.got])
+            generations = array("Q", [page.generations[0] for page in lookup.got])
+        else:
+            slots = array("I", [slot for page in lookup.got for slot in page.slots])
+            generations = array("Q", [generation for page in lookup.got for generation in page.generations])
         hits = Hits(
             lookup.number, lease.number, full, lookup.tail, shards, slots, generations, bytes(lookup.sources), str(reason)
         )

