@@ -18,7 +18,7 @@ from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
-from pegaflow.common.wire.errors import WireError
+from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.messages.attach import SessionBeat, Welcome
 from pegaflow.common.wire.messages.catalogue import Beat, CatalogueBeat
 
@@ -108,7 +108,10 @@ OnEvent = Callable[[bytes, EventHeader, Any, Step], None]
 
 
 class EventSubscriber:
-    """A SUB to one publisher. `on_event(topic, header, message, step)`; unknown kinds are skipped but counted as seen."""
+    """A SUB to one publisher. `on_event(topic, header, message, step)`; message None: a kind that is not known here.
+
+    A message of a known kind that does not decode is counted and treated as lost.
+    """
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoint: str, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -142,12 +145,14 @@ class EventSubscriber:
         if cursor is None:
             return
         header: EventHeader = envelope.header
-        step = cursor.feed(header.epoch, header.seq, envelope.kind in SHOW_HEAD)
         try:
             message = envelope.message()
-        except WireError:
-            self.malformed += 1
+        except WireError as error:
+            self.malformed += error.code != ErrorCode.UNSUPPORTED
+            if error.code != ErrorCode.UNSUPPORTED:
+                return  # as if it was lost: what comes next on this topic shows the gap
             message = None
+        step = cursor.feed(header.epoch, header.seq, envelope.kind in SHOW_HEAD)
         self._on_event(envelope.topic, header, message, step)
 
     def close(self) -> None:

@@ -22,6 +22,11 @@ from pegaflow.common.wire.messages.operate import Error
 _MAX_BUDGET_MS = 3_600_000
 
 
+def too_large(frames: list[bytes]) -> bool:
+    """A peer ends the connection over a frame above its limit, so nobody may send one."""
+    return max(map(len, frames)) > MAX_MESSAGE_BYTES
+
+
 @dataclass(slots=True)
 class Request:
     """One request as the server sees it. Answer exactly once with `reply` or `fail`; a second answer is a `ValueError`."""
@@ -39,7 +44,11 @@ class Request:
             raise ValueError(f"{self.message.KIND} answered twice")
         self.answered = True
         header = ReplyHeader(self.correlation, self.server.epoch)
-        return self.server.port.send([*self.route, *encode(message, header)])
+        frames = encode(message, header)
+        if too_large(frames):  # the asker's socket would hang up on it, and all its other requests with it
+            text = f"the {message.KIND} has more than {MAX_MESSAGE_BYTES} bytes"
+            frames = encode(Error(ErrorCode.TOO_LARGE, text, False), header)
+        return self.server.port.send([*self.route, *frames])
 
     def fail(self, code: ErrorCode | str, text: str) -> bool:
         error = RemoteError(code, text)
@@ -114,7 +123,8 @@ class RpcClient:
     """A DEALER to one endpoint. Not thread-safe: use it on its loop only.
 
     When a deadline passes and the peer was silent since the request was sent, the socket is replaced: that drops the requests
-    that queued for a dead peer, which the next life must not receive.
+    that queued for a dead peer, which the next life must not receive. No answer can come to the old socket any more, so every
+    other request that is pending ends then, too.
     """
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoint: str) -> None:
@@ -136,7 +146,7 @@ class RpcClient:
         frames = encode(message, RequestHeader(correlation, int(budget_s * 1e3), epoch))
         timer = self._loop.call_later(budget_s, self._expire, correlation)
         self._pending[correlation] = _Pending(on_reply, timer, self._loop.time())
-        if sum(map(len, frames)) > MAX_MESSAGE_BYTES:
+        if too_large(frames):
             self._loop.call_soon(self._end, correlation, LocalError(ErrorCode.TOO_LARGE, f"{message.KIND} is too large to send"))
         elif not self._port.send(frames):
             self._loop.call_soon(
@@ -184,7 +194,12 @@ class RpcClient:
         if self._heard_at < pending.sent_at:
             self._port.close()
             self._port = Port(self._factory.dealer(self.endpoint), self._loop, self._on_frames)
+            dropped = [other for other in self._pending if other != correlation]
+        else:
+            dropped = []
         self._end(correlation, RemoteError(ErrorCode.DEADLINE, f"no answer from {self.endpoint} in time"))
+        for other in dropped:
+            self._end(other, RemoteError(ErrorCode.UNREACHABLE, f"{self.endpoint} is silent"))
 
     def _end(self, correlation: int, reply: Any) -> None:
         pending = self._pending.pop(correlation, None)

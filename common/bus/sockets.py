@@ -7,6 +7,7 @@ ROUTER_MANDATORY, because a ROUTER otherwise drops silently; MAXMSGSIZE, because
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import zmq
@@ -40,6 +41,16 @@ def check_endpoint(endpoint: str) -> str:
     return endpoint
 
 
+def _is_served(path: Path) -> bool:
+    """Whether somebody listens on this Unix socket; a path left by a dead process refuses."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
 class SocketFactory:
     """Makes sockets in one context and ends them all with `close()`. One factory per event loop; sockets never change threads."""
 
@@ -60,6 +71,16 @@ class SocketFactory:
         sock.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         return sock
 
+    def _connected(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
+        check_endpoint(endpoint)
+        sock = self._make(kind)
+        try:
+            sock.connect(endpoint)
+        except zmq.ZMQError as error:
+            sock.close()
+            raise LocalError(ErrorCode.BAD_ENDPOINT, f"cannot connect to {endpoint}: {error.strerror}") from None
+        return sock
+
     def router(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound ROUTER and the endpoint it really has."""
         sock = self._make(zmq.ROUTER)
@@ -68,9 +89,7 @@ class SocketFactory:
 
     def dealer(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected DEALER. It queues while nobody is there; the RPC client drops that queue when a deadline passes."""
-        sock = self._make(zmq.DEALER)
-        sock.connect(check_endpoint(endpoint))
-        return sock
+        return self._connected(zmq.DEALER, endpoint)
 
     def bound_sub(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound SUB that takes everything."""
@@ -86,21 +105,21 @@ class SocketFactory:
 
     def xpub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected XPUB: the publisher sees when the bound SUB has subscribed."""
-        sock = self._make(zmq.XPUB)
-        sock.connect(check_endpoint(endpoint))
-        return sock
+        return self._connected(zmq.XPUB, endpoint)
 
     def sub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected SUB without subscriptions."""
-        sock = self._make(zmq.SUB)
-        sock.connect(check_endpoint(endpoint))
-        return sock
+        return self._connected(zmq.SUB, endpoint)
 
     def bind(self, sock: zmq.Socket[bytes], endpoint: str) -> str:
         """Binds; returns the endpoint with its real port. Raises `bad_endpoint` or `port_in_use`, and closes the socket then."""
         check_endpoint(endpoint)
         if endpoint.startswith("ipc://"):
-            Path(endpoint[6:]).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = Path(endpoint[6:])
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_served(path):  # ZeroMQ would unlink the path and take it over without a word
+                sock.close()
+                raise LocalError(ErrorCode.PORT_IN_USE, f"cannot bind {endpoint}: another process listens there")
         try:
             sock.bind(endpoint)
         except zmq.ZMQError as error:

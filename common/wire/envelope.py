@@ -92,7 +92,10 @@ def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
     if stamp[0] != PROTOCOL:
         raise WireError(ErrorCode.PROTOCOL_MISMATCH, f"peer speaks protocol {stamp[0]}, this process {PROTOCOL}")
     shape = _SHAPES[header]
-    row = unpack_row(frames[2])
+    try:
+        row = unpack_row(frames[2])
+    except WireError as error:
+        raise WireError(ErrorCode.BAD_ENVELOPE, f"header: {error.text}") from None
     if len(row) < len(shape):
         raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(row)} header fields, {len(shape)} expected")
     row = row[: len(shape)]
