@@ -29,8 +29,8 @@ from environment.progress import say, step
 
 RUN: Final = CHECKOUT / "run"
 PORT_BASE: Final = 18100
-MEMORY_BYTES: Final = 12 * GIB
-"""Three vLLMs of 2 to 3 GiB for a while, two pools of 1 GiB, and the services."""
+MEMORY_BYTES: Final = 14 * GIB
+"""Three vLLMs of nearly 4 GiB for a while, two pools of 1 GiB, and the services."""
 POOL_BYTES: Final = 2 * GIB + GIB // 2
 EX_PROOF_FAILED: Final = 1
 

@@ -14,6 +14,7 @@ from environment.progress import step
 ENGINE_SECONDS: Final = 600.0
 """Three vLLMs importing at once on two idle cores take about two minutes; the machine may have other work."""
 SERVICE_SECONDS: Final = 30.0
+HOPELESS_POLLS: Final = 20
 LOG_LINES: Final = 15
 
 HOPELESS: Final = frozenset({"FATAL", "EXITED", "UNKNOWN"})
@@ -46,11 +47,14 @@ def probes(ports: Ports) -> dict[str, Probe]:
 def wait_ready(supervision: Supervision, probe: Probe) -> None:
     """Raises Complaint, with the end of the service's log, when it gives up or takes too long."""
     last = (0, "never asked")
+    hopeless = 0
 
     def answered_or_hopeless() -> bool:
-        nonlocal last
+        nonlocal last, hopeless
         last = probe.server.status(probe.path)
-        return last[0] == 200 or supervision.process(probe.name).state in HOPELESS
+        # A service is EXITED for a moment before supervisord starts it again.
+        hopeless = hopeless + 1 if supervision.process(probe.name).state in HOPELESS else 0
+        return last[0] == 200 or hopeless >= HOPELESS_POLLS
 
     with step(f"wait for {probe.name} ({probe.server.url(probe.path)})"):
         in_time = wait_for(answered_or_hopeless, probe.seconds)

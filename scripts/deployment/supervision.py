@@ -41,12 +41,13 @@ class Supervision:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._child: subprocess.Popen[bytes] | None = None
 
     def start(self, services: Sequence[str] = SERVICES) -> None:
         """Starts supervisord and `services`, without waiting for these. Raises Complaint when supervisord does not come up."""
         log = (self._plan.run / "supervisord.out").open("wb")
         with log:
-            child = subprocess.Popen(
+            self._child = child = subprocess.Popen(
                 [self._plan.bin / "supervisord", "-c", CONFIGS / "supervisor" / "supervisord.conf"],
                 env=self._plan.environment(), cwd=self._plan.run, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,  # outlives a demo that was asked to keep it, and its terminal's Ctrl-C
@@ -60,25 +61,25 @@ class Supervision:
 
     def is_up(self) -> bool:
         try:
-            return bool(self._rpc().getState()["statename"] == "RUNNING")
+            return bool(self._call("getState")["statename"] == "RUNNING")
         except (OSError, Fault):
             return False
 
     def process(self, name: str) -> Process:
         """Raises Complaint for a name that supervisord does not know, and OSError when there is no supervisord."""
         try:
-            info = cast(dict[str, Any], self._rpc().getProcessInfo(name))
+            info = cast(dict[str, Any], self._call("getProcessInfo", name))
         except Fault as fault:
             raise Complaint("unknown_service", f"{name}: {fault.faultString}") from None
         return Process(name, info["statename"], info["pid"], info["spawnerr"])
 
     def start_one(self, name: str) -> None:
         """Returns at once; readiness is asked elsewhere."""
-        self._rpc().startProcess(name, False)
+        self._call("startProcess", name, False)
 
     def stop_one(self, name: str) -> None:
         """SIGTERM and, after the service's stopwaitsecs, SIGKILL; returns when it is gone."""
-        self._rpc().stopProcess(name, True)
+        self._call("stopProcess", name, True)
 
     def kill(self, name: str, *, family: bool = False) -> None:
         """SIGKILL to the service's own process; with `family` to its children as well (supervisord gave it a process group).
@@ -100,16 +101,29 @@ class Supervision:
         pid = int(pidfile.read_text()) if pidfile.exists() and self.is_up() else 0
         if pid:
             with contextlib.suppress(Fault):  # already shutting down
-                self._rpc().shutdown()
-            if not wait_for(lambda: not _alive(pid), STOP_SECONDS):
+                self._call("shutdown")
+            if not wait_for(lambda: not self._runs(pid), STOP_SECONDS):
                 raise Complaint("not_stopped", f"supervisord (pid {pid}) did not end within {STOP_SECONDS:.0f} s")
         for folder in (self._plan.runtime, self._plan.pool):
             shutil.rmtree(folder, ignore_errors=True)
         (self._plan.run / "deployment.json").unlink(missing_ok=True)
 
-    def _rpc(self) -> Any:
+    def _runs(self, pid: int) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """One XML-RPC call over supervisord's socket. Raises OSError, Fault."""
         transport = SupervisorTransport(None, None, serverurl=f"unix://{self._plan.supervisor_socket}")
-        return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+        try:
+            return getattr(ServerProxy("http://127.0.0.1", transport=transport).supervisor, method)(*arguments)
+        finally:
+            transport.close()
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
@@ -119,16 +133,4 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
-    return True
-
-
-def _alive(pid: int) -> bool:
-    """A child of ours that ended and was not waited for yet is not alive."""
-    with contextlib.suppress(ChildProcessError):
-        if os.waitpid(pid, os.WNOHANG)[0] == pid:
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
     return True

@@ -1,0 +1,137 @@
+"""Real vLLMs, tiers, metaserver and router under supervisord: the proof of the README, and deaths in mid-answer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from deployment import counters, metrics
+from deployment.answers import Answer, ask
+from deployment.http import HttpFailure, Server
+from deployment.proof import Proof
+from deployment.readiness import probes, wait_ready, wait_until
+from deployment.reference import Expected
+
+from .conftest import Deployment
+
+pytestmark = pytest.mark.timeout(1500)  # the first test starts the deployment; a vLLM that was killed takes a minute
+
+
+def test_the_proof_holds(deployment: Deployment) -> None:
+    figures = Proof(deployment.supervision, deployment.plan.ports, deployment.references, deployment.prompts).run()
+    assert figures.failures == []
+    assert figures.cases == figures.identical >= 2 * len(deployment.references.plain)
+    assert figures.decode_prompt_positions_computed == 0
+    assert figures.holds
+    no_leftovers(deployment)
+
+
+def test_router_killed_in_mid_answer(deployment: Deployment) -> None:
+    expected = longest(deployment)
+    cut = broken_off(deployment, expected, "router")
+    assert cut.ids == expected.answer.ids[: len(cut.ids)]
+    assert cut.failure is not None  # nobody is left who could have ended the answer
+    wait_ready(deployment.supervision, probes(deployment.plan.ports)["router"])
+    assert right(ask(deployment.router, expected.case), expected)
+    no_leftovers(deployment)
+
+
+def test_decode_engine_killed_in_mid_answer(deployment: Deployment) -> None:
+    expected = longest(deployment)
+    cut = broken_off(deployment, expected, "vllm-d")
+    assert cut.ids == expected.answer.ids[: len(cut.ids)]
+    # The only decode engine is gone: an error frame that says so, never a clean end and never a wrong token.
+    assert cut.failure is not None and "pd_decode_interrupted" in str(cut.failure)
+    back(deployment, "vllm-d")
+    assert right(ask(deployment.router, expected.case), expected)
+    # Its own cache died with it: what it has now, it has from the tier.
+    d = counters.read(deployment.plan.ports)
+    assert (d.d_prompt_positions, d.d_requests) == (0, 1)
+    assert d.d_pages_loaded >= expected.pages
+    no_leftovers(deployment)
+
+
+def test_prefill_engine_killed_and_finds_its_pages_again(deployment: Deployment) -> None:
+    expected = longest(deployment)
+    deployment.supervision.kill("vllm-p", family=True)
+    with pytest.raises(HttpFailure) as refused:
+        ask(deployment.router, expected.case)
+    assert refused.value.status in (502, 503, 504)
+    back(deployment, "vllm-p")
+    assert right(ask(deployment.router, expected.case), expected)
+    p = metrics.take(Server(deployment.plan.ports.p))
+    full_pages = len(expected.prompt_ids) // 32
+    assert p.total("pegaflow_pages_loaded_total") >= full_pages - 1
+    no_leftovers(deployment)
+
+
+def test_decode_nodes_tier_killed_in_mid_answer(deployment: Deployment) -> None:
+    expected = longest(deployment)
+    cut = broken_off(deployment, expected, "tier-b")
+    # D has the pages in its own blocks by then: it goes on as if nothing had happened.
+    assert (cut.failure, cut.ids) == (None, expected.answer.ids)
+    ports = deployment.plan.ports
+    wait_ready(deployment.supervision, probes(ports)["tier-b"])
+    wait_until("D is attached again", lambda: counters.sessions(ports.tier_b_health) > 0, 15)
+    before = counters.read(ports)
+    assert right(ask(deployment.router, expected.case), expected)
+    wait_until("D has counted it", lambda: counters.read(ports).since(before).d_positions > 0, 10)
+    assert counters.read(ports).since(before).d_prompt_positions == 0
+    no_leftovers(deployment)
+
+
+class Cut(NamedTuple):
+    """What a client had of a stream in which something died; `failure` is None when it ended cleanly all the same."""
+
+    ids: tuple[int, ...]
+    failure: HttpFailure | None
+
+
+def broken_off(deployment: Deployment, expected: Expected, victim: str) -> Cut:
+    """Streams `expected` and kills `victim` once decoding has begun."""
+    ids: list[int] = []
+    killed = False
+    try:
+        for _, event in deployment.router.stream(expected.case.path, expected.case.body):
+            for choice in event["choices"]:
+                ids += choice.get("token_ids") or []
+            if len(ids) >= 3 and not killed:
+                deployment.supervision.kill(victim, family=True)
+                killed = True
+    except HttpFailure as failure:
+        return Cut(tuple(ids), failure)
+    assert killed, "the answer was over before anything could be killed"
+    return Cut(tuple(ids), None)
+
+
+def back(deployment: Deployment, engine: str) -> None:
+    """The engine answers again, and the router has noticed."""
+    known = probes(deployment.plan.ports)
+    wait_ready(deployment.supervision, known[engine])
+    wait_ready(deployment.supervision, known["router"])
+
+
+def longest(deployment: Deployment) -> Expected:
+    """Of the prompts with a tail."""
+    return max((one for one in deployment.references.plain if one.has_tail), key=lambda one: len(one.prompt_ids))
+
+
+def right(answer: Answer, expected: Expected) -> bool:
+    return (answer.ids, answer.text) == (expected.answer.ids, expected.answer.text)
+
+
+def no_leftovers(deployment: Deployment) -> None:
+    """Nothing that a finished request held is still held, at either tier or the router."""
+    ports = deployment.plan.ports
+
+    def held() -> dict[str, float]:
+        names = ("leases", "grants", "lookups_waiting", "fetches", "pages_pending_now")
+        found: dict[str, float] = {}
+        for tier, port in (("a", ports.tier_a_health), ("b", ports.tier_b_health)):
+            seen = metrics.take(Server(port))
+            found |= {f"tier {tier}: {name}": seen.total(f"pegaflow_tier_{name}") for name in names}
+        found["router"] = metrics.take(Server(ports.router)).total("pegaflow_router_in_flight_requests")
+        return {name: value for name, value in found.items() if value}
+
+    wait_until("nothing is held any more", lambda: not held(), 15)
