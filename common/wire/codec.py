@@ -158,6 +158,11 @@ def kinds() -> list[str]:
     return sorted(_PLANS)
 
 
+def message_class(kind: str) -> type:
+    """The class registered for a kind. Raises `KeyError`."""
+    return _PLANS[kind].cls
+
+
 def encode_body(msg: Message) -> bytes:
     """The body of a message. The caller owns the result."""
     plan = _PLANS[msg.KIND]

@@ -30,8 +30,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pegaflow.services.tier.mover import MoverPool
-from pegaflow.services.tier.mover_child import environment
+from pegaflow.services.tier.mover.child import environment
+from pegaflow.services.tier.mover.pool import MoverPool
 
 PAGES_BYTES = (64 << 10, 1 << 20, 2880 << 10)
 GOAL = 0.9
@@ -211,7 +211,7 @@ def _side(pool: Path, size: int, ucx: Mapping[str, str]) -> Iterator[subprocess.
 def _bare_side(role: str, path: Path) -> None:
     """Runs in a process of its own: an agent that owns or reads a pool, told what to do through stdin."""
     import numpy as np
-    from pegaflow.services.tier.mover_nixl import NixlAgent, State
+    from pegaflow.services.tier.mover.agent import NixlAgent, State
 
     size = path.stat().st_size
     with open(path, "r+b") as file:

@@ -143,7 +143,7 @@ class TierService:
 
     async def _start_mover(self) -> None:
         try:
-            from pegaflow.services.tier.mover import MoverFailed, MoverPool
+            from pegaflow.services.tier.mover.pool import MoverFailed, MoverPool
         except ImportError as error:
             raise StartError("nixl_missing", f"{error}: install pegaflow[tier], or start with --no-mover") from None
         config = self._config

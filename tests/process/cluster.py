@@ -110,7 +110,14 @@ class Cluster:
         self.metaserver = Process("pegaflow.services.metaserver", *arguments, "--health-port", "0")
         self.tiers: dict[str, Process] = {}
         for node in tiers:
-            flags = ["--node", node, "--runtime-dir", str(self.runtime(node)), "--pool-dir", f"/dev/shm/pegaflow-test-{os.getpid()}"]
+            flags = [
+                "--node",
+                node,
+                "--runtime-dir",
+                str(self.runtime(node)),
+                "--pool-dir",
+                f"/dev/shm/pegaflow-test-{os.getpid()}",
+            ]
             flags += ["--pool-size", pool, "--metaserver", self.metaserver_endpoint]
             for name in ("requests", "events", "control"):
                 flags += [f"--{name}", "tcp://127.0.0.1:*"]
@@ -180,7 +187,9 @@ class Engine:
     def save(self, keys: list[bytes], request: str = "r") -> Grant:
         return self.write(self.intent(keys, request), keys)
 
-    def lookup(self, keys: list[bytes], tails: list[bytes] | None = None, wait_s: float = 5.0, expected: bool = False) -> LookupAnswer:
+    def lookup(
+        self, keys: list[bytes], tails: list[bytes] | None = None, wait_s: float = 5.0, expected: bool = False
+    ) -> LookupAnswer:
         self._lookups += 1
         assert self.scheduler.lookup(self._lookups, "r", keys, tails or [], wait_s, expected)
         answers = until("an answer", self.scheduler.drain)

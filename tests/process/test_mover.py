@@ -25,9 +25,9 @@ from typing import Any
 
 import pytest
 import uvloop
-from pegaflow.services.tier.mover import MoverFailed, MoverPool
-from pegaflow.services.tier.mover_events import Limits
-from pegaflow.services.tier.mover_wire import Metadata
+from pegaflow.services.tier.mover.events import Limits
+from pegaflow.services.tier.mover.pool import MoverFailed, MoverPool
+from pegaflow.services.tier.mover.wire import Metadata
 
 if importlib.util.find_spec("nixl") is None:
     pytest.skip("nixl is not installed", allow_module_level=True)
@@ -483,7 +483,7 @@ async def test_an_unusable_pool_is_a_typed_failure() -> None:
 _ORPHANER = """
 import asyncio, sys
 from pathlib import Path
-from pegaflow.services.tier.mover import MoverPool
+from pegaflow.services.tier.mover.pool import MoverPool
 
 async def main():
     where = Path(sys.argv[1])

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pegaflow.services.tier import mover_lock
-from pegaflow.services.tier.mover_lock import LockBusy
+from pegaflow.services.tier.mover import lock as mover_lock
+from pegaflow.services.tier.mover.lock import LockBusy
 
 TOKEN = "0123456789abcdef" * 2
 
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from pegaflow.services.tier import mover_lock
+from pegaflow.services.tier.mover import lock as mover_lock
 fd = mover_lock.take(Path(sys.argv[1]))
 if len(sys.argv) > 2:
     import os

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numpy", reason="the mover process needs numpy")
 
-from pegaflow.services.tier.mover_descriptors import BadDescriptor, Descriptors, Region, build
+from pegaflow.services.tier.mover.descriptors import BadDescriptor, Descriptors, Region, build
 
 HERE, THERE = Region(0x10000, 4096), Region(0x900000, 2048)
 TOP = (1 << 64) - 1

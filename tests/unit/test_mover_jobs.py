@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from pegaflow.services.tier.mover_events import (
+from pegaflow.services.tier.mover.events import (
     Announce,
     Command,
     DeadlinePassed,
@@ -29,7 +29,7 @@ from pegaflow.services.tier.mover_events import (
     Tell,
     Tick,
 )
-from pegaflow.services.tier.mover_jobs import MAX_OPEN_JOBS, MoverJobs
+from pegaflow.services.tier.mover.jobs import MAX_OPEN_JOBS, MoverJobs
 
 LIMITS = Limits(recycle_after_s=30, retire_grace_s=4, retire_limit_s=8, respawn_first_s=1, respawn_max_s=5, healthy_after_s=10)
 ONE, TWO, THREE = MoverNumber(1), MoverNumber(2), MoverNumber(3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pegaflow.services.tier.mover_pace import Pace
+from pegaflow.services.tier.mover.pace import Pace
 
 
 def test_pauses_grow_to_a_fifth_of_a_millisecond_and_start_over() -> None:

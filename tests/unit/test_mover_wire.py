@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pegaflow.services.tier.mover_wire import (
+from pegaflow.services.tier.mover.wire import (
     MAX_FRAME_BYTES,
     AddPeer,
     Decoder,

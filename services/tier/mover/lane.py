@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from pegaflow.services.tier.mover_descriptors import BadDescriptor, Region, build
-from pegaflow.services.tier.mover_events import Outcome
-from pegaflow.services.tier.mover_nixl import NixlAgent, NixlError, State
-from pegaflow.services.tier.mover_pace import Pace
-from pegaflow.services.tier.mover_wire import AddPeer, Ended, ForgetPeer, GiveUp, Read
+from pegaflow.services.tier.mover.agent import NixlAgent, NixlError, State
+from pegaflow.services.tier.mover.descriptors import BadDescriptor, Region, build
+from pegaflow.services.tier.mover.events import Outcome
+from pegaflow.services.tier.mover.pace import Pace
+from pegaflow.services.tier.mover.wire import AddPeer, Ended, ForgetPeer, GiveUp, Read
 
 # A look at a READ that takes longer than this has moved bytes: look again at once.
 _WORKED_NS: Final = 15_000

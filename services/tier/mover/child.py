@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final, cast
 
 from pegaflow.common import logs
-from pegaflow.services.tier import mover_lock
-from pegaflow.services.tier.mover_wire import Decoder, Message, Metadata, Ready, WireBroken, encode
+from pegaflow.services.tier.mover import lock as mover_lock
+from pegaflow.services.tier.mover.wire import Decoder, Message, Metadata, Ready, WireBroken, encode
 
 log = logs.get(__name__)
 
-_MODULE: Final = "pegaflow.services.tier.mover_process"
+_MODULE: Final = "pegaflow.services.tier.mover.process"
 _STDERR: Final = 2
 _ALLOWED: Final = ("UCX_", "NIXL_")
 # `lo` only where nobody chose: else UCX would spread one transfer over every interface it finds. 256K doubles TCP throughput.

@@ -6,7 +6,7 @@
     await pool.stop()
 
 `on_done` is called exactly once per job, never from inside `read`, and only when nothing can land in the job's
-destination any more: see `mover_jobs` for the rules and `Outcome` for the codes. So a destination may be reused after
+destination any more: see `jobs` for the rules and `Outcome` for the codes. So a destination may be reused after
 `on_done` and not before.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import assert_never
 
 from pegaflow.common import clock, logs
-from pegaflow.services.tier import mover_lock
-from pegaflow.services.tier.mover_child import Mover, environment
-from pegaflow.services.tier.mover_events import (
+from pegaflow.services.tier.mover import lock as mover_lock
+from pegaflow.services.tier.mover.child import Mover, environment
+from pegaflow.services.tier.mover.events import (
     DEFAULT_LIMITS,
     Announce,
     Command,
@@ -45,8 +45,8 @@ from pegaflow.services.tier.mover_events import (
     Tell,
     Tick,
 )
-from pegaflow.services.tier.mover_jobs import MoverJobs
-from pegaflow.services.tier.mover_wire import (
+from pegaflow.services.tier.mover.jobs import MoverJobs
+from pegaflow.services.tier.mover.wire import (
     AddPeer,
     Ended,
     Failed,

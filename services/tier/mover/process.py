@@ -1,6 +1,6 @@
 """The mover: a child of the tier that owns NIXL and reads other tiers' pools into ours.
 
-    python -m pegaflow.services.tier.mover_process --fd N --parent PID --lock FILE --agent NAME --pool FILE --size BYTES
+    python -m pegaflow.services.tier.mover.process --fd N --parent PID --lock FILE --agent NAME --pool FILE --size BYTES
 
 A process of its own because UCX can crash, spin or abort the one it lives in, and because its end is the only proof that
 a READ given up lands no more. It therefore knows one way to end: SIGKILL, from its parent, from the kernel when the
@@ -27,11 +27,11 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from pegaflow.services.tier import mover_lock
-from pegaflow.services.tier.mover_descriptors import Region
-from pegaflow.services.tier.mover_lane import Lane
-from pegaflow.services.tier.mover_nixl import NixlAgent
-from pegaflow.services.tier.mover_wire import (
+from pegaflow.services.tier.mover import lock as mover_lock
+from pegaflow.services.tier.mover.agent import NixlAgent
+from pegaflow.services.tier.mover.descriptors import Region
+from pegaflow.services.tier.mover.lane import Lane
+from pegaflow.services.tier.mover.wire import (
     AddPeer,
     Decoder,
     Failed,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from pegaflow.services.tier.mover_events import (
+from pegaflow.services.tier.mover.events import (
     DEFAULT_LIMITS,
     Announce,
     Command,
