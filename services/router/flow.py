@@ -191,7 +191,7 @@ class Flow:
             return self._send_answer()
         self.state = State.PREFILL
         self._prefill_length = length
-        return [Send(self.request.endpoint, prefill_body(self.request), stream=False)]
+        return [Send(self.request.endpoint, prefill_body(self.request, ids=self.settings.mode is Mode.FIRST_TOKEN), stream=False)]
 
     def _prefill_answered(self, event: Answered) -> list[Command]:
         failure = failures.of_status(Role.PREFILL, event)

@@ -15,13 +15,16 @@ class Malformed(Exception):
     """An engine answered 200 with what is not an answer of that endpoint."""
 
 
-def prefill_body(request: ClientRequest) -> Json:
-    """The client's body, asking for one token and for ids."""
+def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
+    """The client's body, asking for one token, and for `ids` where somebody reads them: they may be a megabyte."""
     body = dict(request.body)
     body.pop("stream_options", None)
     body.pop("kv_transfer_params", None)
     body["stream"] = False
-    body["return_token_ids"] = True
+    if ids:
+        body["return_token_ids"] = True
+    else:
+        body.pop("return_token_ids", None)
     body["max_tokens"] = 1
     if "max_completion_tokens" in body:
         body["max_completion_tokens"] = 1

@@ -59,6 +59,7 @@ def test_prefill_first_then_decode_with_the_original_body(stream: bool) -> None:
             reply = await system.post(COMPLETIONS, body)
             assert (reply.text, reply.headers["x-pegaflow-plan"]) == ("Hello wörld", "replay")
             assert prefill.calls[0].body["max_tokens"] == 1
+            assert "return_token_ids" not in prefill.calls[0].body
             assert decode.calls[0].body == body | {"kv_transfer_params": {"pegaflow_expected": True}}
             decode.disturb(streams(decode, chunks=2, then=b""))
             reply = await system.post(COMPLETIONS, BODY | {"stream": True})
