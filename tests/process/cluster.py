@@ -190,6 +190,7 @@ class Engine:
     def lookup(
         self, keys: list[bytes], tails: list[bytes] | None = None, wait_s: float = 5.0, expected: bool = False
     ) -> LookupAnswer:
+        """Asks and waits for the answer; the caller owns the lease."""
         self._lookups += 1
         assert self.scheduler.lookup(self._lookups, "r", keys, tails or [], wait_s, expected)
         answers = until("an answer", self.scheduler.drain)
