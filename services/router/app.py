@@ -17,6 +17,7 @@ from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.exchange import Exchange
 from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.measures import RouterMetrics
+from pegaflow.services.router.nodes import NodeEvents
 from pegaflow.services.router.openai import Endpoint, Refused, dumps, error_body, parse_request
 from pegaflow.services.router.plan import FlowSettings
 from pegaflow.services.router.prober import Prober
@@ -50,11 +51,14 @@ class Collaborators:
 
     @classmethod
     def of(cls, config: RouterConfig) -> Collaborators:
+        metrics = RouterMetrics()
+        watched = bool(config.metaserver and config.metaserver_events)
         return cls(
             engines=Engines(config.prefill, config.decode, config.engine),
             upstream=Upstream(config.timeouts()),
-            metrics=RouterMetrics(),
+            metrics=metrics,
             lifecycle=Lifecycle("router"),
+            nodes=NodeEvents(config.metaserver, config.metaserver_events, metrics.nodes) if watched else None,
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.logs import LEVELS
+from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
 from pegaflow.services.router.upstream import Timeouts
 
@@ -27,6 +29,15 @@ def _url(value: str) -> str:
 
 def _positive(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
+
+
+def _endpoint(value: str) -> str | None:
+    try:
+        if value:
+            check_endpoint(value)
+    except LocalError as error:
+        return error.text
+    return None
 
 
 def _level(value: str) -> str | None:
@@ -58,6 +69,8 @@ class RouterConfig:
     drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
     max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
     engine_api_key: str = option("", help="bearer token for health checks; requests carry their client's", secret=True)
+    metaserver: str = option("", help="request endpoint of a metaserver, for node events", check=_endpoint)
+    metaserver_events: str = option("", help="its event endpoint", check=_endpoint)
     node: str = option("", help="this node's name in log lines")
     log_level: str = option("info", help="|".join(LEVELS), check=_level)
 

@@ -37,9 +37,13 @@ class RouterMetrics:
         self._healthy = metrics.gauge(
             "pegaflow_router_engine_healthy", "1 while the engine is healthy", ("role", "engine"), into=self.registry
         )
+        self._nodes = metrics.gauge("pegaflow_router_nodes", "nodes that the metaserver says are up", into=self.registry)
         self._retries = metrics.counter(
             "pegaflow_router_flow_retries_total", "flows begun again after a failure", into=self.registry
         )
+
+    def nodes(self, count: int) -> None:
+        self._nodes.set(count)
 
     def began(self) -> None:
         self._in_flight.inc()

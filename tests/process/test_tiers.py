@@ -94,9 +94,8 @@ def test_a_tier_that_came_back_empty_is_filled_again_and_its_engines_go_on(clust
     old = p.scheduler.session()
     cluster.tiers["a"].kill()
     cluster.tiers["a"].start()
-    until(
-        "both halves are attached again", lambda: p.scheduler.session() not in (None, old) and p.rank.session() not in (None, old)
-    )
+    for half in (p.scheduler, p.rank):
+        until("attached again", lambda half=half: half.session() not in (None, old))  # type: ignore[misc]
     grant = p.save(keys)
     assert len(grant.positions) == 5, "an empty tier grants everything again"
     answer = d.lookup(keys, expected=True, wait_s=20.0)

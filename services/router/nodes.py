@@ -1,0 +1,80 @@
+"""Which nodes are up, as a metaserver says it: subscribed on start, asked again after every gap.
+
+For now an operator sees it (`/ready`, `pegaflow_router_nodes`); choosing the decode engine by where pages are builds on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from pegaflow.common import logs
+from pegaflow.common.bus.events import NODES, EventSubscriber, Step
+from pegaflow.common.bus.rpc import RpcClient
+from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.wire.envelope import EventHeader
+from pegaflow.common.wire.messages.catalogue import NodeDown, NodeList, NodeUp
+from pegaflow.common.wire.messages.catalogue import Nodes as AskNodes
+
+ASK_BUDGET_S = 1.0
+POKE_S = 0.5
+
+log = logs.get(__name__)
+
+
+class NodeEvents:
+    """Owns its sockets, on the loop that calls `start`. `changed(count)` hears how many nodes are up."""
+
+    def __init__(self, requests: str, events: str, changed: Callable[[int], None]) -> None:
+        self._requests, self._events, self._changed = requests, events, changed
+        self._up: dict[str, int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def up(self) -> dict[str, int]:
+        """Node → epoch."""
+        return dict(self._up)
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._factory = SocketFactory()
+        self._client = RpcClient(self._factory, loop, self._requests)
+        self._subscriber = EventSubscriber(self._factory, loop, self._events, self._on_event)
+        self._subscriber.subscribe(NODES)
+        self._poke()
+
+    def _poke(self) -> None:
+        self._subscriber.poke()
+        self._timer = self._loop.call_later(POKE_S, self._poke)
+
+    def _on_event(self, topic: bytes, header: EventHeader, message: Any, step: Step) -> None:
+        if step in (Step.FIRST, Step.GAP, Step.NEW_EPOCH):
+            if step is Step.NEW_EPOCH:
+                self._set({})
+            self._client.send(AskNodes(), ASK_BUDGET_S, self._listed)
+        if step is Step.OLD:
+            return
+        if isinstance(message, NodeUp):
+            self._set({**self._up, message.node: message.epoch})
+            log.info("node_up", peer=message.node)
+        elif isinstance(message, NodeDown) and self._up.get(message.node) == message.epoch:
+            self._set({node: epoch for node, epoch in self._up.items() if node != message.node})
+            log.info("node_down", peer=message.node, reason=message.reason)
+
+    def _listed(self, answer: Any) -> None:
+        if isinstance(answer, NodeList):
+            rows = zip(answer.nodes, answer.epochs, answer.states, strict=True)
+            self._set({node: epoch for node, epoch, state in rows if state == "up"})
+
+    def _set(self, up: dict[str, int]) -> None:
+        self._up = up
+        self._changed(len(up))
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._client.close()
+            self._subscriber.close()
+            self._factory.close()
