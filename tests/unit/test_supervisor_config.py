@@ -52,6 +52,7 @@ def test_services_accept_their_command_lines() -> None:
     router = resolve(RouterConfig, section="router", argv=command("router")[2:]).value
     metaserver = resolve(MetaserverConfig, section="metaserver", argv=command("metaserver")[2:]).value
     assert tier.metaserver == (metaserver.requests,)
+    assert (router.metaserver, router.metaserver_events) == (metaserver.requests, metaserver.events)
     assert (tier.node, tier.requests) == ("b", f"tcp://127.0.0.1:{PLAN.ports.tier_b_requests}")
     assert (router.pd_first_token, router.port) == (True, PLAN.ports.router)
     assert router.prefill == (f"http://127.0.0.1:{PLAN.ports.p}",)
