@@ -1,0 +1,77 @@
+"""One message of every kind, each field with a value of its own; the golden bytes and the tests of the codec share them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.envelope import EventHeader, Header, PublicationHeader, ReplyHeader, RequestHeader
+from pegaflow.common.wire.messages import attach, catalogue, loads, operate, saves, transfer
+
+BIG = (1 << 64) - 1
+F, N, T = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
+K = [F + bytes([n]) * 16 for n in range(3)]
+MARKS = bytes(range(24))
+
+MESSAGES: tuple[Any, ...] = (
+    attach.Attach(
+        *(1, "0.1.0", "engine-1", "rank", 2, 1, 4, 0, 2, F, b"", ["model=m", "dtype=bf16"]),
+        *(N, u32s([1 << 20]), "read_write", 4242, "ab" * 16, T, 17),
+    ),
+    attach.Attached(
+        *("node-a", 3, 2, T, 17, b"s.0000000000000003", "/dev/shm/p", 1 << 32, "/dev/shm/t", 16384),
+        *("ipc:///run/i", "ipc:///run/e", "ipc:///run/c"),
+    ),
+    attach.Detach(3, 2, T),
+    attach.Alive(BIG, 5, 6, u64s([7, 8]), u64s([9]), u64s([])),
+    attach.SessionBeat(u32s([1, 2]), u64s([10, BIG])),
+    attach.Welcome(),
+    attach.Ack(2, 18),
+    catalogue.Delta(K, bytes([0, 1, 2]), bytes([0, 0, 1]), u32s([0, 4096, 8192])),
+    catalogue.CatalogueBeat(T, 1, 2),
+    catalogue.Sync(11, 12, 3),
+    catalogue.SyncChunk(11, 12, 3, 4, 99, K[:2], bytes([1, 2]), bytes([0, 0]), u32s([4096, 8192])),
+    catalogue.Hello("node-a", 13, "tcp://h:1", "tcp://h:2", "tcp://h:3", "0.1.0", True),
+    catalogue.HelloAck(True),
+    catalogue.Bye("node-a", 13),
+    catalogue.Locate("node-b", K, 1500, True),
+    catalogue.Located(
+        bytes([2, 1]), 2, u32s([0, 1, catalogue.NO_OWNER, catalogue.NO_OWNER]), ["a", "b"], u64s([1, 2]), ["r", "s"]
+    ),
+    catalogue.Nodes(),
+    catalogue.NodeList(["a"], u64s([13]), ["up"], ["tcp://h:1"], ["tcp://h:2"], ["tcp://h:3"], u64s([5]), u64s([6])),
+    catalogue.NodeUp("a", 13, "tcp://h:1"),
+    catalogue.NodeDown("a", 13, "dead"),
+    catalogue.Beat(),
+    loads.Lookup(3, T, 21, "req-1", K, K[:1], 5000, True),
+    loads.Hits(21, 22, 1, 0, 2, u32s([1, 2, 3, 4]), u64s([5, 6, 7, BIG]), bytes([0, 1]), "unknown"),
+    loads.Loading(3, T, u64s([22])),
+    loads.Release(3, T, u64s([22, 23])),
+    loads.Cancel(3, T, u64s([21])),
+    loads.Done(),
+    operate.Error("busy", "later, please", True),
+    operate.Ping(),
+    operate.Pong("tier", "node-a", 13, "0.1.0", 60_000),
+    operate.Status(),
+    operate.Dump(),
+    operate.Document("tier", "node-a", 13, '{"state":"ready"}'),
+    operate.Drain(),
+    operate.LogLevel("debug"),
+    saves.Intent(13, 31, K, u32s([16, 16, 5]), bytes([0, 1, 0]), ["req-1", "req-2"], u32s([0, 0, 1]), 1),
+    saves.Grant(
+        31, 32, F[:8], bytes([0, 1, 0]), 2, u32s([0, 2]), u32s([1, 2, 3, 4]), u64s([5, 6, 7, 8]), MARKS[:16], bytes([0, 1])
+    ),
+    saves.Written(13, 3, 32, u32s([1, 2, 3]), u64s([5, 6, 7]), MARKS),
+    saves.Abandoned(13, 3, 32, u32s([4]), u64s([8]), MARKS[:8]),
+    saves.IntentSeen(3, 31, K, bytes([0, 1, 2]), ["req-1"]),
+    transfer.Pin("node-b", K, 2, 4000),
+    transfer.Pinned(41, u32s([0]), u32s([16]), u64s([0, 16384]), u32s([100, 200]), N + T, "agent", b"\0blob", BIG, 1 << 32),
+    transfer.Unpin(41),
+)
+
+HEADERS: dict[str, Header] = {
+    "request": RequestHeader(7, 1500, BIG),
+    "reply": ReplyHeader(7, 13),
+    "publication": PublicationHeader(3, 2, 17, T),
+    "event": EventHeader("node-a", 13, 99),
+}
