@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Located
 from pegaflow.services.metaserver.nodes import Node, NodeState
 
-WIDTH = 2
+WIDTH = 2  # a second one for when the first does not deliver; `locate` fills two places
 
 
 class Found(NamedTuple):
@@ -31,14 +32,13 @@ def locate(nodes: Iterable[Node], asker: str, keys: Sequence[bytes], turn: int, 
     Whoever holds most of the keys comes first, so that the asker needs few peers; suspects come last; among equals the order
     turns with `turn`, so that readers spread.
     """
-    columns: list[tuple[bool, int, Node, list[int | None]]] = []
+    columns: list[tuple[bool, int, Node, bytes]] = []
     for node in _turned([node for node in nodes if node.name != asker], turn):
         entries = node.clone.entries
         if not entries or entries.keys().isdisjoint(keys):
             continue
-        column = list(map(entries.get, keys))
-        sealed = sum(entry is not None and entry & 0xFF == SEALED for entry in column)
-        columns.append((node.state(now) is NodeState.SUSPECT, -sealed, node, column))
+        column = bytes([entry & 0xFF for entry in map(entries.get, keys, repeat(GONE))])
+        columns.append((node.state(now) is NodeState.SUSPECT, -column.count(SEALED), node, column))
     columns.sort(key=lambda row: row[:2])
     states = bytearray(len(keys))  # GONE
     owners = array("I", [NO_OWNER]) * (WIDTH * len(keys))
@@ -46,21 +46,18 @@ def locate(nodes: Iterable[Node], asker: str, keys: Sequence[bytes], turn: int, 
     for _, sealed, node, column in columns:
         if sealed:
             index = len(listed)
-            listed.append(node)
-            for i, entry in enumerate(column):
-                if entry is None:
-                    continue
-                if entry & 0xFF == SEALED:
+            for i, state in enumerate(column):
+                if state == SEALED:
                     states[i] = SEALED
-                    for place in range(WIDTH * i, WIDTH * i + WIDTH):
-                        if owners[place] == NO_OWNER:
-                            owners[place] = index
-                            break
-                elif entry & 0xFF == PENDING and states[i] == GONE:
-                    states[i] = PENDING
-        else:
-            for i, entry in enumerate(column):
-                if entry is not None and entry & 0xFF == PENDING and states[i] == GONE:
+                    place = WIDTH * i
+                    if owners[place] != NO_OWNER:
+                        place += 1
+                    if owners[place] == NO_OWNER:
+                        owners[place] = index
+            listed.append(node)
+        if PENDING in column:
+            for i, state in enumerate(column):
+                if state == PENDING and states[i] == GONE:
                     states[i] = PENDING
     located = Located(
         bytes(states),
