@@ -44,8 +44,11 @@ def check_endpoint(endpoint: str) -> str:
 def _is_served(path: Path) -> bool:
     """Whether somebody listens on this Unix socket; a path left by a dead process refuses."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
         try:
             probe.connect(str(path))
+        except BlockingIOError:  # its backlog is full: it listens, but stands still
+            return True
         except OSError:
             return False
     return True

@@ -1,0 +1,144 @@
+"""What the inspection tool prints, and what it refuses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
+from pegaflow.common.wire.messages.catalogue import Delta, NodeUp
+from pegaflow.services.cli import monitor, status
+from pegaflow.services.cli.__main__ import main
+from pegaflow.services.cli.config import DEFAULT_METASERVER
+from pegaflow.services.cli.status import Seen
+from pegaflow.services.cli.summary import as_object, summary
+from pegaflow.services.cli.table import size, span, table
+from pegaflow.services.cli.tap import Tapped
+from pegaflow.services.cli.target import UsageError, choose
+from wire_samples import MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1024, "1KiB"),
+        (1536, "1.5KiB"),
+        (3 << 30, "3GiB"),
+        (5 << 50, "5120TiB"),
+        (None, "-"),
+        ("x", "-"),
+    ],
+)
+def test_sizes(value: object, text: str) -> None:
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0.0s"), (59_900, "59.9s"), (60_000, "1m0s"), (3_600_000, "1h0m"), (90_061_000, "1d1h"), (None, "-"), (True, "-")],
+)
+def test_spans(value: object, text: str) -> None:
+    assert span(value) == text
+
+
+def test_a_table_is_as_wide_as_its_longest_value() -> None:
+    assert table(("A", "B"), [("long value", "x"), ("y", "")]) == "A           B\nlong value  x\ny\n"
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.KIND)
+def test_every_message_has_a_summary_of_one_line_and_an_object(message: Any) -> None:
+    line = summary(message)
+    assert "\n" not in line and len(line) < 600
+    assert json.loads(json.dumps(as_object(message))).keys() == as_object(message).keys()
+
+
+def test_a_delta_is_counted_and_its_keys_shown() -> None:
+    keys = [bytes(16) + bytes([n]) * 8 for n in range(6)]
+    line = summary(Delta(keys, bytes([2, 2, 0, 1, 2, 2]), bytes(6), u32s([1] * 6)))
+    assert line == f"1 gone, 1 pending, 4 sealed: {' '.join(key[-8:].hex() for key in keys[:4])} …"
+
+
+def tapped(kind: bytes = b"\1node_up", lost: int = 0) -> Tapped:
+    frames = encode(NodeUp("a", 7, "tcp://h:1"), EventHeader("m", 9, 3), b"n")
+    envelope = open_envelope([frames[0], kind, *frames[2:]], EventHeader)
+    message = NodeUp("a", 7, "tcp://h:1") if kind == b"\1node_up" else None
+    return Tapped("tcp://h:2", envelope, envelope.header, message, "" if message else "unsupported: what", lost)
+
+
+def test_a_line_for_people() -> None:
+    assert monitor._text_line(tapped(), False).split(" ", 1)[1] == "m n node_up 3 node=a epoch=7 requests=tcp://h:1"
+    assert monitor._text_line(tapped(lost=2), False).split(" ", 1)[1].startswith("m n node_up 3 (2 lost) node=a")
+    assert monitor._text_line(tapped(b"\1new_kind"), False).endswith("m n new_kind 3 unsupported: what")
+    assert " 14 bytes 93a161" in monitor._text_line(tapped(), True)
+
+
+def test_a_line_for_programs() -> None:
+    line = json.loads(monitor._json_line(tapped(lost=1), False))
+    assert line.pop("time") > 0
+    assert line == {
+
+            "endpoint": "tcp://h:2",
+            "node": "m",
+            "epoch": "0000000000000009",
+            "topic": "n",
+            "kind": "node_up",
+            "seq": 3,
+            "lost": 1
+        ,
+        "message": {"node": "a", "epoch": 7, "requests": "tcp://h:1"},
+    }
+    assert json.loads(monitor._json_line(tapped(b"\1new_kind"), False))["wrong"] == "unsupported: what"
+    assert json.loads(monitor._json_line(tapped(), True))["body"].startswith("93a161")
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"pages": 3, "sessions": None}, {"pages": [], "pool_bytes": "?", "state": 7, "keys": None}]
+)
+def test_a_status_with_other_fields_than_expected_is_shown_all_the_same(document: dict[str, Any]) -> None:
+    row = status._row(Seen("tcp://h:1", "tier", "a", document=document))
+    assert len(row) == len(status.HEAD) and row[0] == "tier"
+
+
+def args(**given: Any) -> argparse.Namespace:
+    return argparse.Namespace(**({"metaserver": None, "tier": None, "timeout": None, "config": None} | given))
+
+
+def test_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PEGAFLOW_CONFIG", raising=False)
+    monkeypatch.delenv("PEGAFLOW_CLI_METASERVER", raising=False)
+    assert choose(args()) == ((DEFAULT_METASERVER,), (), 2.0)
+    assert choose(args(tier=["tcp://t:1"])) == ((), ("tcp://t:1",), 2.0)
+    file = tmp_path / "c.toml"
+    file.write_text('[cli]\nmetaserver = ["tcp://f:1"]\ntimeout = "1s"\n')
+    assert choose(args(config=str(file))) == (("tcp://f:1",), (), 1.0)
+    monkeypatch.setenv("PEGAFLOW_CLI_METASERVER", "tcp://e:1,tcp://e:2")
+    assert choose(args(config=str(file), timeout="500ms")) == (("tcp://e:1", "tcp://e:2"), (), 0.5)
+    assert check_endpoint(DEFAULT_METASERVER) == DEFAULT_METASERVER
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metaserver": ["x"]}, {"tier": ["tcp://h"]}, {"timeout": "soon"}, {"timeout": "0s"}, {"config": "/no"}]
+)
+def test_what_cannot_be_looked_at(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        choose(args(**wrong))
+
+
+@pytest.mark.parametrize("line", [[], ["what"], ["monitor", "-n", "0"], ["monitor", "--for", "soon"], ["status", "-o", "xml"]])
+def test_wrong_usage_is_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(line)
+    assert caught.value.code == 2
+    assert "usage: pegaflow" in capsys.readouterr().err
+
+
+def test_a_bad_endpoint_is_2_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["monitor", "--events", "udp://h:1"]) == 2
+    assert "udp://h:1" in capsys.readouterr().err
