@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.process.cluster import Cluster, Engine, dump, make_keys, page_bytes, until
+from cluster import Cluster, Engine, dump, make_keys, page_bytes, until
 
 pytestmark = pytest.mark.timeout(120)
 
