@@ -83,15 +83,13 @@ def test_a_line_for_programs() -> None:
     line = json.loads(monitor._json_line(tapped(lost=1), False))
     assert line.pop("time") > 0
     assert line == {
-
-            "endpoint": "tcp://h:2",
-            "node": "m",
-            "epoch": "0000000000000009",
-            "topic": "n",
-            "kind": "node_up",
-            "seq": 3,
-            "lost": 1
-        ,
+        "endpoint": "tcp://h:2",
+        "node": "m",
+        "epoch": "0000000000000009",
+        "topic": "n",
+        "kind": "node_up",
+        "seq": 3,
+        "lost": 1,
         "message": {"node": "a", "epoch": 7, "requests": "tcp://h:1"},
     }
     assert json.loads(monitor._json_line(tapped(b"\1new_kind"), False))["wrong"] == "unsupported: what"
