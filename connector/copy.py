@@ -1,47 +1,22 @@
 """Copies between vLLM's blocks and pages of the pool.
 
-    block b of all layers  ──store──▶  page at an offset of the pool       (save)
-    page at an offset      ──fetch──▶  block b of all layers               (load)
-
-A call returns when its bytes are where they belong: nothing of it is still under way. On a CPU that is one strided
-NumPy copy per page and region, which runs at memory speed and without the interpreter lock. On a GPU pages are moved
-by a stream of this copier's own, ordered behind the work that vLLM had queued when `mark` was called.
+On a CPU that is one strided NumPy copy per page and region, which runs at memory speed and without the interpreter
+lock. On a GPU pages are moved by streams of the copier's own, ordered behind the work that vLLM had queued when `mark`
+was called.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from pegaflow.common.pages import PageLayout
+from pegaflow.connector.copier import Copier
 from pegaflow.connector.strides import LayerTensor, Region, lay_out
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-class Copier(ABC):
-    """`layout`: of the pages that it writes and reads."""
-
-    layout: PageLayout
-
-    @abstractmethod
-    def mark(self) -> object:
-        """A point in vLLM's queue of work, taken in vLLM's thread: copies that get it start behind that point."""
-
-    @abstractmethod
-    def store(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
-        """Block i → the page at `offsets[i]` bytes of the pool."""
-
-    @abstractmethod
-    def fetch(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
-        """The page at `offsets[i]` bytes of the pool → block i."""
-
-    @abstractmethod
-    def pin(self, memory: memoryview | None) -> None:
-        """The pool is mapped (or about to be unmapped: None). A GPU pins its memory."""
 
 
 def make_copier(caches: Mapping[str, torch.Tensor], num_blocks: int, block_size: int) -> Copier:

@@ -175,10 +175,12 @@ class LoadTracker:
         request = self._requests[request_id]
         request.lookup = 0
         request.lease = answer.lease
-        if answer.code or answer.lease is None or (answer.full == 0 and answer.tail < 0):
+        if answer.lease is None or (answer.full == 0 and answer.tail < 0):
             commands: list[Command] = []
             self._settle(request, answer.code, commands)
             return commands
+        # With a code as well: it tells why there is no more than that.
+        request.code = answer.code
         request.phase = Phase.ANSWERED
         request.answer = answer
         return []

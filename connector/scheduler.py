@@ -202,7 +202,7 @@ class SchedulerHalf:
                 self._run(self.loads.answered(answer))
 
     def _count(self, answer: LookupAnswer) -> None:
-        outcome = answer.code or ("hit" if answer.full or answer.tail >= 0 else "miss")
+        outcome = "hit" if answer.full or answer.tail >= 0 else answer.code or "miss"
         self._counters.add("lookups", label=outcome)
         self._counters.add("lookup_pages", answer.sources.count(0), "local")
         self._counters.add("lookup_pages", answer.sources.count(1), "remote")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pegaflow.common.pool import GRANULE
-from pegaflow.connector.copy import Copier
+from pegaflow.connector.copier import Copier
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.lane import Lane
 from pegaflow.connector.load_tracker import Load

@@ -197,6 +197,15 @@ def test_an_error_is_nothing_to_load() -> None:
     assert decoder.match() == Match(0)
 
 
+def test_an_answer_that_was_cut_short_counts_as_far_as_it_goes() -> None:
+    decoder = Decoder(51, {0, 1, 2})
+    (ask,) = decoder.ask()
+    assert isinstance(ask, Ask)
+    pages = array("I", [1]), array("Q", [2])
+    decoder.apply(decoder.tracker.answered(LookupAnswer(ask.lookup, LEASE, 1, -1, *pages, b"\0", "deadline")))
+    assert decoder.match() == Match(16)
+
+
 def test_a_request_nobody_announced_is_asked_for() -> None:
     decoder = Decoder(51, {0})
     assert decoder.match() == Match(None, ask=True)
@@ -338,6 +347,14 @@ class TestStrict:
         assert isinstance(ask, Ask)
         decoder.answer(ask, "pool_too_small")
         assert decoder.match() == Match(50, refuse="pool_too_small")
+
+    def test_the_reason_of_an_answer_that_was_cut_short(self) -> None:
+        decoder = Decoder(51, strict=True)
+        (ask,) = decoder.ask()
+        assert isinstance(ask, Ask)
+        pages = array("I", [1]), array("Q", [2])
+        decoder.apply(decoder.tracker.answered(LookupAnswer(ask.lookup, LEASE, 1, -1, *pages, b"\0", "deadline")))
+        assert decoder.match() == Match(50, refuse="deadline", commands=(Release(LEASE),))
 
     def test_one_id_needs_nothing(self) -> None:
         decoder = Decoder(1, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from pegaflow.common.pages import PageLayout
 from pegaflow.common.pool import GRANULE
-from pegaflow.connector.copy import Copier
+from pegaflow.connector.copier import Copier
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.load_tracker import Load
 from pegaflow.connector.session import AttachState, Grant, IntentRef, LeaseRef, Member, SessionId
