@@ -1,0 +1,244 @@
+"""The class that vLLM loads, with vLLM's own configuration objects and metrics, and without a tier."""
+
+import json
+import logging
+import pickle
+import warnings
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    # What torch and vLLM warn of while they are imported is theirs.
+    warnings.simplefilter("ignore")
+    pytest.importorskip("vllm")
+    import torch
+    from pegaflow.connector.connector import LayoutMetadata, PegaKVConnector, ReportMetadata, StepMetadata, _layouts
+    from pegaflow.connector.engine import describe_engine
+    from pegaflow.connector.load_tracker import Load
+    from pegaflow.connector.options import StartRefused
+    from pegaflow.connector.session import AttachRefused, AttachState, IntentRef, LeaseRef, SessionId
+    from pegaflow.connector.stats import PegaStats
+    from pegaflow.connector.work import RankReport, SaveOrder, SaveWork, StepWork
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, supports_hma
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 256,
+    "torch_dtype": "float32",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    (directory / "config.json").write_text(json.dumps(LLAMA))
+    return directory
+
+
+def vllm_config(model: Path, extra: dict[str, Any], policy: str = "recompute") -> Any:
+    transfer = {
+        "kv_connector": "PegaKVConnector",
+        "kv_connector_module_path": "pegaflow.connector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": policy,
+        "kv_connector_extra_config": extra,
+    }
+    args = EngineArgs(
+        model=str(model),
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        dtype="float32",
+        block_size=32,
+        max_model_len=128,
+        kv_transfer_config=transfer,
+    )
+    return args.create_engine_config()
+
+
+def cache_config(**fields: Any) -> KVCacheConfig:
+    spec = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32, **fields)
+    group = KVCacheGroupSpec(["layers.0", "layers.1"], spec)
+    return KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[group], hash_block_size=32)
+
+
+def make(config: Any, cache: KVCacheConfig | None = None) -> PegaKVConnector:
+    made = KVConnectorFactory.create_connector(config, KVConnectorRole.SCHEDULER, cache or cache_config())
+    assert isinstance(made, PegaKVConnector)
+    return made
+
+
+@pytest.fixture(scope="module")
+def config(model: Path) -> Any:
+    return vllm_config(model, {"pegaflow.pd_tail_save": True})
+
+
+def test_vllm_makes_it_and_it_reads_vllms_configuration(config: Any, model: Path) -> None:
+    connector = make(config)
+    assert supports_hma(connector)
+    assert not connector.requires_kv_delivery
+    engine = describe_engine(config, cache_config())
+    assert (engine.block_size, engine.hash_block_size, engine.num_blocks) == (32, 32, 8)
+    assert (engine.tp, engine.pp, engine.mla, engine.speculation) == (1, 1, False, None)
+    assert [layer.kind for layer in engine.groups[0]] == ["FullAttentionSpec"] * 2
+    assert engine.model_path == model
+    assert engine.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("extra", "fields", "code"),
+    [({"pegaflow.mod": "read"}, {}, "unknown_option"), ({}, {"sliding_window": 64}, "sliding_window")],
+)
+def test_what_must_not_run_does_not_start(model: Path, extra: dict[str, Any], fields: dict[str, Any], code: str) -> None:
+    with pytest.raises(StartRefused, match=f"^{code}: "):
+        make(vllm_config(model, extra), cache_config(**fields))
+
+
+def test_vllms_default_failure_policy_is_refused(model: Path) -> None:
+    with pytest.raises(StartRefused, match="set it to recompute"):
+        make(vllm_config(model, {}, policy="fail"))
+
+
+class Broken:
+    """Everything it is asked raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("broken on purpose")
+
+
+def test_no_hook_raises(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connector = make(config)
+    monkeypatch.setattr(connector, "_scheduler", Broken())
+    monkeypatch.setattr(connector, "_rank", Broken())
+    request: Any = SimpleNamespace(request_id="r")
+    connector.on_new_request(request)
+    assert connector.get_num_new_matched_tokens(request, 0) == (0, False)
+    connector.update_state_after_alloc(request, Broken(), 5)
+    assert connector.build_connector_meta(Broken()) == StepMetadata(StepWork(0))
+    connector.update_connector_output(Broken())
+    assert connector.request_finished_all_groups(request, ([1],)) == (False, None)
+    assert connector.has_pending_push_work() is False
+    meta = StepMetadata(StepWork(1, SaveWork(IntentRef(SessionId(1, 1), 1), ())))
+    connector.bind_connector_metadata(meta)
+    connector.handle_preemptions(meta)
+    connector.start_load_kv(None)
+    connector.wait_for_save()
+    assert connector.get_transfer_results(set()).finished_recving == set()
+    assert connector.get_block_ids_with_load_errors() == set()
+    assert connector.build_connector_worker_meta() is None
+    stats = connector.get_kv_connector_stats()
+    assert stats is not None
+    assert {name: count for name, count in stats.data.items() if name.startswith("hook_errors")} == {
+        f"hook_errors|{hook}": 1
+        for hook in (
+            "on_new_request",
+            "get_num_new_matched_tokens",
+            "update_state_after_alloc",
+            "build_connector_meta",
+            "update_connector_output",
+            "request_finished",
+            "has_pending_push_work",
+            "handle_preemptions",
+            "start_load_kv",
+            "wait_for_save",
+            "get_transfer_results",
+        )
+    }
+    connector.shutdown()
+
+
+def test_without_a_tier_the_engine_goes_on(
+    config: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Bus:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def wait_attached(self, timeout_s: float) -> AttachState:
+            return AttachState.ABSENT
+
+    connector = make(config)
+    monkeypatch.setattr("pegaflow.connector.connector.SchedulerBus", Bus)
+    logger = logging.getLogger("vllm.pegaflow")
+    logger.addHandler(caplog.handler)
+    connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(0, b"d" * 16, 100)})
+    logger.removeHandler(caplog.handler)
+    assert "tier_absent" in caplog.text
+    assert "starts without cache" in caplog.text
+
+
+def test_a_refusal_by_the_tier_stops_the_start(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Bus:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def wait_attached(self, timeout_s: float) -> AttachState:
+            raise AttachRefused("layout_mismatch", "pages of 100 bytes here, of 200 there")
+
+        def close(self) -> None:
+            closed.append(True)
+
+    connector = make(config)
+    monkeypatch.setattr("pegaflow.connector.connector.SchedulerBus", Bus)
+    with pytest.raises(AttachRefused, match="layout_mismatch: pages of 100 bytes here"):
+        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(0, b"d" * 16, 100)})
+    assert closed == [True]
+
+
+def test_layouts_per_shard() -> None:
+    a, b = LayoutMetadata(0, b"a", 1), LayoutMetadata(1, b"b", 2)
+    assert _layouts([b, a], 2) == [a, b]
+    assert _layouts([a, LayoutMetadata(0, b"a", 1)], 1) == [a]
+    with pytest.raises(StartRefused, match="layouts_differ"):
+        _layouts([a, LayoutMetadata(0, b"c", 1)], 1)
+    with pytest.raises(StartRefused, match="layouts_missing"):
+        _layouts([a], 2)
+
+
+def test_what_crosses_processes_survives_it() -> None:
+    lease = LeaseRef(SessionId(1, 2), 3)
+    load = Load("r", (1, 2), lease, array("I", [4, 5]), array("Q", [6, 7]), True, "")
+    work = StepWork(1, SaveWork(IntentRef(SessionId(1, 2), 9), (SaveOrder(1, 0, (3,), False),)), (load,))
+    for thing in (StepMetadata(work), ReportMetadata(RankReport({1: 1}, {"r": "x"})), LayoutMetadata(0, b"d", 5)):
+        assert pickle.loads(pickle.dumps(thing)) == thing
+
+
+def test_reports_of_ranks_add_up() -> None:
+    total = ReportMetadata(RankReport({1: 1})).aggregate(ReportMetadata(RankReport({1: 1}, {"r": "x"})))
+    assert total == ReportMetadata(RankReport({1: 2}, {"r": "x"}))
+
+
+def test_counters_appear_on_vllms_metrics(config: Any) -> None:
+    registry = CollectorRegistry()
+
+    def counter(**fields: Any) -> Counter:
+        return Counter(registry=registry, **fields)
+
+    metrics = PegaKVConnector.build_prom_metrics(
+        config, {Counter: counter, Gauge: Gauge, Histogram: Histogram}, ["model_name", "engine"], {0: ["m", "0"]}
+    )
+    assert metrics is not None
+    total = PegaStats({"pages_saved": 2}).aggregate(PegaStats({"pages_saved": 3, "loads|done": 1, "unknown": 1}))
+    assert total.reduce() == {"pages_saved": 5, "loads|done": 1, "unknown": 1}
+    metrics.observe(total.data, 0)
+    labels = {"model_name": "m", "engine": "0"}
+    assert registry.get_sample_value("pegaflow_pages_saved_total", labels) == 5
+    assert registry.get_sample_value("pegaflow_loads_total", {**labels, "outcome": "done"}) == 1
