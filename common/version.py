@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def package_version() -> str:
     """The version pip knows; "0+unknown" when the source tree is imported without being installed."""
     try:

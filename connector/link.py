@@ -57,8 +57,8 @@ class Phase(StrEnum):
 class Link:
     """Base of both buses. Subclasses say what `alive` lists, what events do, what a lost session voids.
 
-    Thread rule: methods whose names begin with `_` run on the link's thread unless they say otherwise; the rest may be called from
-    anywhere and never block on a socket.
+    Thread rule: methods whose names begin with `_` run on the link's thread unless they say otherwise; the rest may be called
+    from anywhere and never block on a socket.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class Link:
         """Anything else on the session's topic."""
 
     def _acked(self, following: int) -> None:
-        self._window.ack(following)
+        self._window.ack(following, self._clock())
         self._arm_repeat()
 
     # --- publications ------------------------------------------------------------------------------------------------

@@ -86,8 +86,8 @@ class SendWindow:
         """When `due` has something again, if no message comes in; None: nothing is open."""
         return self._repeat_at if self._open else None
 
-    def ack(self, next_seq: int) -> bool:
-        """The receiver has everything below `next_seq`. True if that is progress."""
+    def ack(self, next_seq: int, now: float) -> bool:
+        """The receiver has everything below `next_seq`. True if that is progress: what is left gets its full pause again."""
         progress = False
         while self._open and self._open[0].seq < next_seq:
             self._bytes -= len(self._open.popleft().body)
@@ -95,7 +95,7 @@ class SendWindow:
         self._unsent = min(self._unsent, len(self._open))
         if progress:
             self._pause = REPEAT_S
-            self._repeat_at = 0.0 if not self._open else self._repeat_at
+            self._repeat_at = now + REPEAT_S if self._open else 0.0
         return progress
 
     def discard(self) -> None:

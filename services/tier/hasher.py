@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import xxhash
 from pegaflow.common.pool import GRANULE
 
+INLINE_BYTES = 256 << 10
+"""Up to here the checksum costs less (tens of µs) than handing it to a thread and back."""
+
 
 class Hasher:
     """Reads the pool; the caller guarantees by references that the pages stand still until `done` was called."""
@@ -18,17 +21,24 @@ class Hasher:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="hasher")
 
     def hash(self, slots: Sequence[int], lengths: Sequence[int], done: Callable[[list[bytes]], None]) -> None:
-        """`done(checksums)`, 16 bytes per page, is called on the loop."""
-        self._threads.submit(self._work, slots, lengths, done)
+        """`done(checksums)`, 16 bytes per page, is called on the loop, never from inside this call."""
+        if sum(lengths) <= INLINE_BYTES:
+            self._loop.call_soon(done, self._checksums(slots, lengths))
+        else:
+            self._threads.submit(self._work, slots, lengths, done)
 
     def _work(self, slots: Sequence[int], lengths: Sequence[int], done: Callable[[list[bytes]], None]) -> None:
+        found = self._checksums(slots, lengths)
+        self._loop.call_soon_threadsafe(done, found)
+
+    def _checksums(self, slots: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         memory = self._memory
         found = []
         for slot, length in zip(slots, lengths, strict=True):
             start = slot * GRANULE
             with memory[start : start + length] as page:
                 found.append(xxhash.xxh3_128_digest(page))
-        self._loop.call_soon_threadsafe(done, found)
+        return found
 
     def close(self) -> None:
         """Returns when no job runs any more."""

@@ -289,8 +289,8 @@ class Lookups:
         self._pages.touch(lookup.got)
         shards = len(lookup.got[0].slots)
         if shards == 1:
-            slots = array("I", [page.slots[0] for page in lookup.got])
-            generations = array("Q", [page.generations[0] for page in lookup.got])
+            slots = array("I", [page.first_slot for page in lookup.got])
+            generations = array("Q", [page.first_generation for page in lookup.got])
         else:
             slots = array("I", [slot for page in lookup.got for slot in page.slots])
             generations = array("Q", [generation for page in lookup.got for generation in page.generations])

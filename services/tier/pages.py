@@ -42,6 +42,8 @@ class Page:
 
     __slots__ = (
         "checksums",
+        "first_generation",
+        "first_slot",
         "generations",
         "grant",
         "granules",
@@ -60,6 +62,7 @@ class Page:
 
     def __init__(self, key: bytes, state: PageState, slots: list[int], generations: list[int], lengths: tuple[int, ...]) -> None:
         self.key, self.state, self.slots, self.generations, self.lengths = key, state, slots, generations, lengths
+        self.first_slot, self.first_generation = slots[0], generations[0]
         self.granules = sum(map(granules, lengths))
         self.rows = 0
         self.refs = 0
@@ -91,6 +94,7 @@ class Pages:
         self.aside: set[Page] = set()  # STALE and DOOMED pages whose slots are not free yet
         self._recency: dict[tuple[int, ...], OrderedDict[bytes, Page]] = {}
         self._generations: dict[int, int] = {}
+        self._touched: list[Sequence[Page]] = []
         self._announced: dict[bytes, tuple[int, int]] = {}
         self._changes: dict[bytes, tuple[int, int]] = {}
         self.digest = 0
@@ -132,6 +136,7 @@ class Pages:
         return slot
 
     def _evict(self, shape: tuple[int, ...], now: float, request: str, session: int) -> bool:
+        self.settle()
         for page in self._recency.get(shape, {}).values():
             if self._evictable(page, now, request, session):
                 self.drop(page)
@@ -247,14 +252,17 @@ class Pages:
 
     def touch(self, pages: Sequence[Page]) -> None:
         """Makes a chain of sealed pages recent, children first, so that parents outlive them."""
-        # PERF: a lookup of a long prompt spends a tenth of its time here; one look at the shape per run of pages.
-        lengths: tuple[int, ...] = ()
-        move = OrderedDict[bytes, Page]().move_to_end
-        for page in reversed(pages):
-            if page.lengths is not lengths:
-                lengths = page.lengths
-                move = self._recency[lengths].move_to_end
-            move(page.key)
+        # PERF: the order matters only when something is evicted, so a lookup does not wait for it.
+        self._touched.append(pages)
+
+    def settle(self) -> None:
+        """Brings recency up to date."""
+        for pages in self._touched:
+            for page in reversed(pages):
+                recency = self._recency.get(page.lengths)
+                if recency is not None and recency.get(page.key) is page:
+                    recency.move_to_end(page.key)
+        self._touched.clear()
 
     # --- catalogue ---------------------------------------------------------------------------------------------------
 
@@ -298,13 +306,9 @@ class Pages:
     def beat(self) -> CatalogueBeat:
         return CatalogueBeat(self.digest.to_bytes(16, "little"), self.pending, self.sealed)
 
-    def snapshot(self) -> list[bytes]:
-        """Keys for a walk that begins now."""
-        return list(self._announced)
-
-    def announced(self, key: bytes) -> tuple[int, int] | None:
-        """(state, size) as the catalogue should have it."""
-        return self._announced.get(key)
+    def snapshot(self) -> list[tuple[bytes, int, int]]:
+        """Key, state and size of everything announced, as it is now."""
+        return [(key, state, size) for key, (state, size) in self._announced.items()]
 
     # --- checks ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,11 @@ class Metaservers:
     def __bool__(self) -> bool:
         return bool(self._clients)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return sum(client.in_flight for client in self._clients)
+
     def tell(self, message: Message) -> None:
         """Sends to all; a reply says whether that metaserver's clone is whole."""
         for client in self._clients:

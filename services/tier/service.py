@@ -57,6 +57,7 @@ from pegaflow.services.tier.state import Agent, Place, TierState
 TICK_S = 0.05
 HELLO_S = 0.5
 PIN_BUDGET_S = 1.0
+BYE_S = 0.5
 
 log = logs.get(__name__)
 
@@ -193,6 +194,9 @@ class TierService:
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
         self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
+        until = self._loop.time() + BYE_S
+        while self._loop.time() < until and self._metaservers.in_flight:
+            await asyncio.sleep(0.005)  # a goodbye that dies in the socket leaves the node listed until it counts as dead
 
     def _busy(self) -> bool:
         state = self.state
@@ -387,6 +391,9 @@ class TierService:
             uptime_ms=int((clock.now() - self._started_at) * 1e3),
             pool_bytes=self._pool.size,
             package=package_version(),
+            requests=self.requests_endpoint,
+            events=self.events_endpoint,
+            control=self.control_endpoint,
             members=len(self._probes),
             mover=self._mover.counts() if self._mover is not None else None,
             metaserver_known=self._metaservers.known,

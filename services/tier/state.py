@@ -87,21 +87,24 @@ class TierState:
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
         self.lookups.fetches = self.fetches
         self._beat_at = 0.0
-        self._walks: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
+        self._walks: dict[tuple[int, int], _Walk] = {}
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
         self._event(event, now)
-        while True:
-            changed = self.pages.flush()
-            for key in changed:
-                self.lookups.wake(key)
+        while self._flush():
             self.lookups.run(now)
-            if not changed:
-                break
+        self.lookups.run(now)
         out = list(self._out)
         self._out.clear()
         return out
+
+    def _flush(self) -> bool:
+        """Publishes what changed and wakes those who wait for it. False: nothing had changed."""
+        changed = self.pages.flush()
+        for key in changed:
+            self.lookups.wake(key)
+        return bool(changed)
 
     def _event(self, event: events.Event, now: float) -> None:
         match event:
@@ -248,30 +251,30 @@ class TierState:
         self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
 
     def _sync(self, asker: Any, message: Sync) -> None:
-        walk = (message.clone_epoch, message.sync_id)
+        name = (message.clone_epoch, message.sync_id)
         if message.chunk == 0:
             for old in [other for other in self._walks if other[0] == message.clone_epoch]:
                 del self._walks[old]
             while len(self._walks) >= MAX_SYNCS:
                 del self._walks[next(iter(self._walks))]
-            self.pages.flush()
-            keys = sorted(self.pages.snapshot(), key=len)
-            self._walks[walk] = (self.pages.head, keys)
-        if walk not in self._walks:
+            self._flush()
+            self._walks[name] = _Walk.begin(self.pages.head, self.pages.snapshot())
+        walk = self._walks.get(name)
+        if walk is None or message.chunk >= len(walk.cuts):
             raise RemoteError(ErrorCode.STALE_SYNC, "that snapshot is over; begin again with chunk 0")
-        head, keys = self._walks[walk]
-        cuts = _cut(keys)
-        if message.chunk >= len(cuts):
-            raise RemoteError(ErrorCode.STALE_SYNC, f"chunk {message.chunk} of {len(cuts)}")
-        mine = [key for key in keys[cuts[message.chunk]] if self.pages.announced(key)]
-        rows = [self.pages.announced(key) or (0, 0) for key in mine]
-        states = bytes(row[0] for row in rows)
-        sizes = u32s(min(row[1], 0xFFFFFFFF) for row in rows)
-        last = message.chunk == len(cuts) - 1
-        if last:
-            del self._walks[walk]
+        rows = walk.rows[walk.cuts[message.chunk]]
+        if message.chunk == len(walk.cuts) - 1:
+            del self._walks[name]
         chunk = SyncChunk(
-            message.clone_epoch, message.sync_id, message.chunk, len(cuts), head, mine, states, bytes(len(mine)), sizes
+            message.clone_epoch,
+            message.sync_id,
+            message.chunk,
+            len(walk.cuts),
+            walk.head,
+            [key for key, _, _ in rows],
+            bytes(state for _, state, _ in rows),
+            bytes(len(rows)),
+            u32s(min(size, 0xFFFFFFFF) for _, _, size in rows),
         )
         self._out.append(Reply(asker, chunk))
 
@@ -352,6 +355,7 @@ class TierState:
 
     def _tick(self, now: float) -> None:
         self.leases.expire(now)
+        self.pages.settle()
         self.fetches.expire(now)
         self.lookups.tick(now)
         for session in self.sessions.by_number.values():
@@ -361,7 +365,7 @@ class TierState:
         if now < self._beat_at:
             return
         self._beat_at = now + BEAT_S
-        self.pages.flush()
+        self._flush()
         self._out.append(Publish(TOPIC, self.pages.beat()))
         for session in self.sessions.by_number.values():
             members = u32s(session.members)
@@ -421,12 +425,22 @@ class TierState:
             assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
 
 
-def _cut(keys: list[bytes]) -> list[slice]:
-    """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
-    cuts: list[slice] = []
-    start = 0
-    for i in range(1, len(keys) + 1):
-        if i == len(keys) or i - start == SYNC_KEYS or len(keys[i]) != len(keys[start]):
-            cuts.append(slice(start, i))
-            start = i
-    return cuts or [slice(0, 0)]
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A snapshot that is being sent: the entries as they were when it began, and where its chunks begin and end."""
+
+    head: int
+    rows: list[tuple[bytes, int, int]]
+    cuts: list[slice]
+
+    @classmethod
+    def begin(cls, head: int, rows: list[tuple[bytes, int, int]]) -> _Walk:
+        """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
+        rows.sort(key=lambda row: len(row[0]))
+        cuts: list[slice] = []
+        start = 0
+        for i in range(1, len(rows) + 1):
+            if i == len(rows) or i - start == SYNC_KEYS or len(rows[i][0]) != len(rows[start][0]):
+                cuts.append(slice(start, i))
+                start = i
+        return cls(head, rows, cuts or [slice(0, 0)])

@@ -57,7 +57,7 @@ class Channel(RuleBasedStateMachine):
     @rule(position=POSITION, stays=st.booleans())
     def acknowledge(self, position: int, stays: bool) -> None:
         i = position % len(self.acks)
-        self.window.ack(self.acks[i] if stays else self.acks.pop(i))
+        self.window.ack(self.acks[i] if stays else self.acks.pop(i), self.now)
 
     @rule()
     def receiver_starts_a_new_life(self) -> None:

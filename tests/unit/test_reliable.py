@@ -30,7 +30,7 @@ def test_what_is_not_acknowledged_is_repeated_from_the_oldest() -> None:
     window.due(0.0)
     assert window.next_due() == REPEAT_S
     assert window.due(REPEAT_S - 0.001) == []
-    assert window.ack(2) and window.oldest == 2
+    assert window.ack(2, 0.0) and window.oldest == 2
     assert seqs(window.due(REPEAT_S)) == [2, 3]
     assert window.repeated == 2
 
@@ -47,12 +47,17 @@ def test_the_pause_doubles_up_to_its_limit_and_progress_resets_it() -> None:
         now = due
         assert seqs(window.due(now)) == [1, 2]
     assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, REPEAT_MAX_S, REPEAT_MAX_S])
-    assert window.ack(2)
-    due = window.next_due()
-    assert due is not None
-    window.due(due)
-    again = window.next_due()
-    assert again is not None and again - due <= 2 * REPEAT_S
+    assert window.ack(2, now)
+    assert window.next_due() == pytest.approx(now + REPEAT_S)
+
+
+def test_progress_gives_what_is_left_its_full_pause() -> None:
+    window = SendWindow()
+    push(window, b"a", b"b")
+    window.due(0.0)
+    window.ack(2, REPEAT_S - 0.01)
+    assert window.due(REPEAT_S) == [], "the second one was on its way while the first was acknowledged"
+    assert seqs(window.due(2 * REPEAT_S - 0.01)) == [2]
 
 
 def test_new_messages_do_not_put_off_the_repetition() -> None:
@@ -69,10 +74,10 @@ def test_new_messages_do_not_put_off_the_repetition() -> None:
 def test_an_old_acknowledgement_is_no_progress() -> None:
     window = SendWindow()
     push(window, b"a", b"b")
-    assert window.ack(2)
-    assert not window.ack(2) and not window.ack(1)
+    assert window.ack(2, 0.0)
+    assert not window.ack(2, 0.0) and not window.ack(1, 0.0)
     assert len(window) == 1
-    assert window.ack(3)
+    assert window.ack(3, 0.0)
     assert len(window) == 0 and window.oldest == 3 and window.next_due() is None and window.due(9.0) == []
     window.validate()
 
@@ -81,7 +86,7 @@ def test_a_full_window_drops_before_it_numbers() -> None:
     window = SendWindow(messages=2, max_bytes=100)
     assert push(window, b"a", b"b", b"c") == [1, 2, None]
     assert window.push("written", b"d", must=True) == 3
-    window.ack(4)
+    window.ack(4, 0.0)
     assert push(window, bytes(101)) == [None]
     assert push(window, bytes(60), bytes(41), bytes(40)) == [4, None, 5]
 
