@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pegaflow.common.runtime_dir import default_runtime_dir
 
 PREFIX = "pegaflow."
 
@@ -63,12 +64,6 @@ class Options:
 
 
 NAMES = tuple(PREFIX + field.name for field in fields(Options))
-
-
-def default_runtime_dir(environ: Mapping[str, str]) -> Path:
-    """Where a tier of the same user puts its sockets when nobody says otherwise."""
-    base = environ.get("XDG_RUNTIME_DIR")
-    return Path(base, "pegaflow") if base else Path(tempfile.gettempdir(), f"pegaflow-{os.getuid()}")
 
 
 def parse_options(extra: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Options:

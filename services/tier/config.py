@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.pool import GRANULE
+from pegaflow.common.runtime_dir import default_runtime_dir
 from pegaflow.common.wire.errors import LocalError
-
-
-def default_runtime_dir() -> Path:
-    """Where a node's processes meet: `$XDG_RUNTIME_DIR/pegaflow`, else a folder per user among the temporary files."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base, "pegaflow") if base else Path(tempfile.gettempdir(), f"pegaflow-{os.getuid()}")
 
 
 def _endpoint(value: str) -> str | None:
@@ -72,7 +66,7 @@ class TierConfig:
 
     def __post_init__(self) -> None:
         if self.runtime_dir == Path():
-            object.__setattr__(self, "runtime_dir", default_runtime_dir())
+            object.__setattr__(self, "runtime_dir", default_runtime_dir(os.environ))
         if self.pool_size < GRANULE or self.pool_size % GRANULE:
             raise ValueError(f"pool_size {self.pool_size} is not a multiple of {GRANULE} bytes")
         for endpoint in self.metaserver:
