@@ -1,4 +1,4 @@
-"""Process locks: the proof that a process which may write the pool is dead (PROTOCOL.md 1.2, 1.3).
+"""Process locks: the proof that a process which may write the pool is dead (docs/protocol.md 1.2, 1.3).
 
 An OFD write lock belongs to the open file description: it goes when the last descriptor of that description goes, hence with
 the process, however it dies; it does not go when some other descriptor of the same file is closed (POSIX locks do), and another

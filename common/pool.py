@@ -3,7 +3,7 @@
     pool    bytes of pages. A slot's number is (offset of its first byte) / GRANULE, so that any page size fits in and a slot
             number alone tells the place: offset = slot * GRANULE.
     table   one 128-byte entry per granule, used at the granules where a slot starts. Written by the tier only; engines map it
-            read-only and look at the generation before and after each copy (PROTOCOL.md 1.4).
+            read-only and look at the generation before and after each copy (docs/protocol.md 1.4).
 
     entry   0 generation u64 | 8 state u8 | 9 key length u8 | 10 shard u16 | 12 rows u32 | 16 length u64 | 24 holder u64
             32 checksum 16 B | 48 key 64 B | 112 grant u64 | 120 crc32 of bytes 8..120 | 124 zero

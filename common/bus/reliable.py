@@ -1,4 +1,4 @@
-"""Reliable publication over PUB/SUB, pure: numbering, cumulative acknowledgement, repetition (PROTOCOL.md 4.1, 4.2).
+"""Reliable publication over PUB/SUB, pure: numbering, cumulative acknowledgement, repetition (docs/protocol.md 4.1, 4.2).
 
     publisher   SendWindow     push → due(now) → … → ack(next)
     receiver    ReceiveCursor  apply exactly `next`; lower: a duplicate, acknowledge again; higher: a gap, ask for `next` again

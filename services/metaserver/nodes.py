@@ -1,4 +1,4 @@
-"""Nodes, pure: who lives where, in which life, and which lives are over (PROTOCOL.md 5.2).
+"""Nodes, pure: who lives where, in which life, and which lives are over (docs/protocol.md 5.2).
 
 A node is met by its hello. Its sign of life is any hello or catalogue event; silence for DEAD_S is death. A name belongs to one
 endpoint at a time: whoever comes second under a living name is refused. The same endpoint in a new life replaces the old one at

@@ -1,4 +1,4 @@
-"""Fetching, pure: pages of another tier into slots of this one (PROTOCOL.md 3.3, 3.4; DESIGN.md rule 2).
+"""Fetching, pure: pages of another tier into slots of this one (docs/protocol.md 3.3, 3.4; docs/architecture.md rule 2).
 
     reserve slots ▶ pin at the owner ▶ READ ▶ lease still good? ▶ checksum fits? ▶ sealed
                        │                 │ deadline: given up; the slots stay in quarantine until the READ has ended

@@ -1,4 +1,4 @@
-"""Lookups, pure: which prefix of these keys can be had here, now or within the wait (PROTOCOL.md 3.1).
+"""Lookups, pure: which prefix of these keys can be had here, now or within the wait (docs/protocol.md 3.1).
 
 A lookup walks its keys in order. A sealed key is taken (one reference, so that it stays); anything else is waited for if that
 makes sense: a pending or arriving key always, a key that another node holds by fetching it, an unknown one only if it is

@@ -1,4 +1,4 @@
-"""Lock probes of attached processes: every 200 ms the kernel says who is dead (PROTOCOL.md 1.2)."""
+"""Lock probes of attached processes: every 200 ms the kernel says who is dead (docs/protocol.md 1.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving, pure: intent → grant → written by every shard → checksum → sealed (PROTOCOL.md 2)."""
+"""Saving, pure: intent → grant → written by every shard → checksum → sealed (docs/protocol.md 2)."""
 
 from __future__ import annotations
 

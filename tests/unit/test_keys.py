@@ -50,9 +50,7 @@ def test_sha256_has_a_fixed_seed_and_xxhash_has_none() -> None:
 
 def test_ids_of_each_encoded_width_give_different_hashes() -> None:
     none = keys.none_hash(XX, "0")
-    seen = {
-        keys.block_hash(XX, none, [token]) for token in (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32)
-    }
+    seen = {keys.block_hash(XX, none, [token]) for token in (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32)}
     assert len(seen) == 9
 
 

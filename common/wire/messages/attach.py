@@ -94,7 +94,7 @@ class Detach:
 @message
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Every engine process each 500 ms; not numbered. What it does not list, it does not hold (PROTOCOL.md 4.4)."""
+    """Every engine process each 500 ms; not numbered. What it does not list, it does not hold (docs/protocol.md 4.4)."""
 
     KIND: ClassVar[str] = "alive"
     epoch: Int
