@@ -76,8 +76,3 @@ def handoffs(ports: Ports) -> Handoffs:
     router = metrics.take(Server(ports.router))
     name = "pegaflow_router_handoff_seconds"
     return Handoffs(router.total(f"{name}_count"), router.total(f"{name}_sum"))
-
-
-def sessions(health_port: int) -> float:
-    """Engines that are attached to a tier. Raises HttpFailure."""
-    return metrics.take(Server(health_port)).total("pegaflow_tier_sessions")

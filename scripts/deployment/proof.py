@@ -7,7 +7,7 @@ from typing import Final
 
 from deployment import counters
 from deployment.answers import Answer, ask, stream
-from deployment.cases import Case, PromptMaker
+from deployment.cases import BLOCK_SIZE, Case, PromptMaker
 from deployment.counters import Counters
 from deployment.figures import Figures, spread
 from deployment.http import HttpFailure, Server
@@ -103,7 +103,7 @@ class Proof:
             self._supervision.kill("tier-a")
         before = len(self.figures.failures)
         wait_ready(self._supervision, probes(self._ports)["tier-a"])
-        wait_until("P is attached again", lambda: self._attached_to_tier_a(), REATTACH_SECONDS)
+        wait_until("P saves into tier a again", self._saves_into_tier_a, REATTACH_SECONDS)
         held = counters.pages_held(self._ports.tier_a_health)
         with step(f"{len(repeated)} prompts that P knows, through the router"):
             grown = self._measured(lambda: self._compare_all(repeated, ask, "tier a back"))
@@ -213,5 +213,8 @@ class Proof:
             asked += 1
         return asked
 
-    def _attached_to_tier_a(self) -> bool:
-        return counters.sessions(self._ports.tier_a_health) > 0
+    def _saves_into_tier_a(self) -> bool:
+        """Asks P for a token. A save needs all of P's processes attached, and they come back one by one."""
+        probe = self._prompts.completion("harbour", BLOCK_SIZE + 8)
+        ask(self._p, probe._replace(body=probe.body | {"max_tokens": 1}))
+        return wait_for(lambda: counters.pages_held(self._ports.tier_a_health) > 0, 1)
