@@ -1,4 +1,4 @@
-"""Clone, pure: one tier's catalogue as a subscriber sees it (the Clone pattern of the ZeroMQ guide, inverted; docs/protocol.md 5).
+"""Clone, pure: one tier's catalogue as a subscriber sees it (the Clone pattern of the ZeroMQ guide, inverted; protocol.md 5).
 
     tier   ──deltas, welcome, beats──▶  delta(), shows()       what changed, in order; the head
            ◀──Ask──────────────────┐

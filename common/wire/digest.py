@@ -1,4 +1,4 @@
-"""The catalogue digest: a sum over its entries, so that it is kept up to date by adding and subtracting (docs/protocol.md 5.4)."""
+"""The catalogue digest: a sum over its entries, so that it is kept up to date by adding and subtracting (protocol.md 5.4)."""
 
 from __future__ import annotations
 
