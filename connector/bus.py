@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ RPC_MARGIN_S = 1.0
 WINDOW_INTENTS = 512
 WINDOW_BYTES = 6 << 20
 UNCLAIMED_S = 120.0
+POPULATE_BYTES = 64 << 20
+BACKED_S = 0.1
 CLOSED_KEPT = 4096
 _KEY_COST = 64
 
@@ -269,6 +272,27 @@ class RankBus(Link):
         self._open_view(attached, self._options.mode != "read")
         if self._on_session is not None:
             self._on_session(self._view)
+
+    def _joined(self, session: SessionId) -> None:
+        threading.Thread(target=self._populate, args=(session,), name="pegaflow-populate", daemon=True).start()
+
+    def _populate(self, session: SessionId) -> None:
+        """A thread of its own, beside the first steps: page table entries for what the tier has backed by now."""
+        done = 0
+        while (view := self.begin_copy(session)) is not None:
+            try:
+                step = min(POPULATE_BYTES, view.backed - done)
+                if step > 0:
+                    view.populate(done, step)
+                    done += step
+                whole = done >= len(view.memory)
+            finally:
+                self.end_copy()
+            if whole:
+                return
+            if step <= 0:
+                with self._changed:  # the tier backs more, or the session ends
+                    self._changed.wait(BACKED_S)
 
     def _unmap(self) -> bool:
         if self._on_session is not None and self._view is not None:

@@ -258,6 +258,9 @@ class Link:
             log.warning("pegaflow: attached, but the tier's bus does not answer; trying again")
             self._lose("bus_silent")
 
+    def _joined(self, session: SessionId) -> None:
+        """A session has begun."""
+
     def _on_subscription(self, received: list[bytes]) -> None:
         if received and received[0][:1] == b"\1":
             self._subscribed = True
@@ -268,6 +271,8 @@ class Link:
             self._heard_at = self._clock()
             self._suspended = False
             self._set(Phase.ATTACHED)
+            if self._session is not None:
+                self._joined(self._session)
             log.info("pegaflow: %s %d attached to the tier, epoch %016x", self._member.role, self._member.rank, self._epoch)
             self._say_alive()
 

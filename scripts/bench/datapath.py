@@ -62,7 +62,8 @@ class Round:
     def save(self, wanted: list[bytes]) -> None:
         scheduler, rank = self.engine.scheduler, self.engine.rank
         count = len(wanted)
-        ref = scheduler.publish_intent(wanted, [32] * count, [0] * count, ["bench"] * count, 0)
+        request = wanted[0].hex()  # a save never evicts pages of its own request
+        ref = scheduler.publish_intent(wanted, [32] * count, [0] * count, [request] * count, 0)
         grant = rank.take_grant(ref, clock.now() + 10) if ref is not None else None
         if ref is None or grant is None or len(grant.positions) != count:
             raise SystemExit("the tier did not grant every page: the pool is too small for this run")

@@ -67,7 +67,7 @@ class Lookups:
         self._metaserver = metaserver
         self.fetches: Fetches  # set by the tier; the two refer to each other
         self.open: dict[tuple[int, int], OpenLookup] = {}
-        self._waiting: dict[bytes, set[OpenLookup]] = {}
+        self._waiting: dict[bytes, dict[OpenLookup, None]] = {}  # in order, so that the same events give the same commands
         self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
         self._dirty: dict[OpenLookup, None] = {}
 
@@ -206,7 +206,7 @@ class Lookups:
         for key in candidates:
             if key not in lookup.waits:
                 lookup.waits.add(key)
-                self._waiting.setdefault(key, set()).add(lookup)
+                self._waiting.setdefault(key, {})[lookup] = None
         if any(key in self._pages.index for key in candidates):
             return True
         if any(lookup.owners.get(key) for key in candidates):
@@ -258,7 +258,7 @@ class Lookups:
             for key in keys[:count]:
                 if key not in lookup.waits:
                     lookup.waits.add(key)
-                    self._waiting.setdefault(key, set()).add(lookup)
+                    self._waiting.setdefault(key, {})[lookup] = None
             if count < len(keys):
                 break
         return started > 0
@@ -271,7 +271,7 @@ class Lookups:
         self._asks.pop(lookup.asking, None)
         for key in lookup.waits:
             waiting = self._waiting[key]
-            waiting.discard(lookup)
+            waiting.pop(lookup, None)
             if not waiting:
                 del self._waiting[key]
 

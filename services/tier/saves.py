@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pegaflow.common.wire.columns import u32s, u64s
@@ -27,6 +27,7 @@ from pegaflow.services.tier.pages import KEEP_S, Page, Pages, PageState
 from pegaflow.services.tier.sessions import Member, Session
 
 TAP = b"i"
+JOB_BYTES = 32 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +49,7 @@ class Saves:
         self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
         self._numbers = itertools.count(1)
         self.grants: dict[int, OpenGrant] = {}
-        self.hashing: dict[int, Page] = {}
+        self.hashing: dict[int, list[Page]] = {}
 
     def intent(self, session: Session, message: Intent, now: float) -> None:
         """Answers an intent with a grant at once; a lack of space is an answer, not a reason to wait."""
@@ -135,6 +136,7 @@ class Saves:
         if grant is None or grant.session is not session:
             self._counts["stale_words"] += len(message.slots)
             return
+        whole: list[Page] = []
         for i, slot in enumerate(message.slots):
             page, shard = grant.pages.get(slot, (None, 0))
             mark = message.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)]
@@ -146,24 +148,38 @@ class Saves:
             ):
                 self._counts["stale_words"] += 1
                 continue
-            self._end(grant, slot, page, shard, isinstance(message, Written))
+            if self._end(grant, slot, page, shard, isinstance(message, Written)):
+                whole.append(page)
         self._close(grant)
+        self._hash(whole)
 
-    def _end(self, grant: OpenGrant, slot: int, page: Page, shard: int, written: bool) -> None:
+    def _end(self, grant: OpenGrant, slot: int, page: Page, shard: int, written: bool) -> bool:
+        """True: all bytes of the page are in."""
         del grant.pages[slot]
         page.writers[shard] = 0
         if not written:
             self._counts["abandoned"] += 1
             self._pages.doom(page)
-            return
+            return False
         page.unwritten.discard(shard)
         if page.unwritten or page.state is PageState.DOOMED:
             self._pages.free_if_done(page)
-            return
-        job = next(self._jobs)
+            return False
         page.refs += 1
-        self.hashing[job] = page
-        self._out.append(Hash(job, tuple(page.slots), page.lengths))
+        return True
+
+    def _hash(self, pages: list[Page]) -> None:
+        """Checksums for whole pages, in jobs of at most JOB_BYTES, so that the first are visible before the last are read."""
+        start = size = 0
+        for i, page in enumerate(pages):
+            size += page.size
+            if size >= JOB_BYTES or i == len(pages) - 1:
+                job, batch = next(self._jobs), pages[start : i + 1]
+                self.hashing[job] = batch
+                slots = tuple(slot for one in batch for slot in one.slots)
+                lengths = tuple(length for one in batch for length in one.lengths)
+                self._out.append(Hash(job, slots, lengths))
+                start, size = i + 1, 0
 
     def _close(self, grant: OpenGrant) -> None:
         holders = {page.writers[shard] for page, shard in grant.pages.values()}
@@ -173,14 +189,20 @@ class Saves:
         if not grant.pages:
             self.grants.pop(grant.number, None)
 
-    def hashed(self, page: Page, checksums: list[bytes]) -> None:
-        page.refs -= 1
-        if page.state is PageState.DOOMED:
-            self._pages.free_if_done(page)
-        elif self._pages.seal(page, checksums):
-            self._counts["sealed"] += 1
-            self._counts["sealed_bytes"] += page.size
-        self._wake(page.key)
+    def hashed(self, job: int, checksums: Sequence[bytes]) -> None:
+        """The checksums of a job's pages, 16 bytes per slot: seals them, unless the key is sealed already."""
+        at = 0
+        for page in self.hashing.pop(job):
+            count = len(page.slots)
+            mine = checksums[at : at + count]
+            at += count
+            page.refs -= 1
+            if page.state is PageState.DOOMED:
+                self._pages.free_if_done(page)
+            elif self._pages.seal(page, mine):
+                self._counts["sealed"] += 1
+                self._counts["sealed_bytes"] += page.size
+            self._wake(page.key)
 
     def end_for(self, session: Session, member: Member, grants: set[int]) -> None:
         """Everything this member still holds under these grants counts as abandoned: it said so, or it is dead."""
@@ -213,5 +235,5 @@ class Saves:
                 assert page.slots[shard] == slot
                 holder = grant.session.members.get(page.writers[shard])
                 assert holder is not None and number in holder.grants, "a grant without a living holder"
-        for page in self.hashing.values():
-            assert page.refs > 0
+        for pages in self.hashing.values():
+            assert pages and all(page.refs > 0 for page in pages)

@@ -120,9 +120,8 @@ class TierState:
             case events.Backed():
                 self.pages.allocator.grow(event.granules)
             case events.Hashed():
-                page = self.saves.hashing.pop(event.job, None)
-                if page is not None:
-                    self.saves.hashed(page, list(event.checksums))
+                if event.job in self.saves.hashing:
+                    self.saves.hashed(event.job, event.checksums)
                 elif event.job in self.fetches.verifying:
                     self.fetches.verified(event.job, event.checksums)
             case events.LocateAnswer():
@@ -420,7 +419,8 @@ class TierState:
             refs.update(id(page) for page in fetch.pages)
         for lookup in self.lookups.open.values():
             refs.update(id(page) for page in lookup.got)
-        refs.update(id(page) for page in self.saves.hashing.values())
+        for pages in self.saves.hashing.values():
+            refs.update(id(page) for page in pages)
         for page in [*self.pages.index.values(), *self.pages.aside]:
             assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
 
