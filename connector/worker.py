@@ -26,8 +26,9 @@ from pegaflow.connector.work import RankReport, SaveOrder, SaveWork, StepWork
 GRANT_WAIT_S = 0.05
 """After the forward pass. The intent went out before it, so a grant that is not here by now will not come soon."""
 
-CHUNK_PAGES = 32
-"""Pages copied under one bracket: a re-attach waits no longer than this."""
+CHUNK_BYTES = 8 << 20
+"""Copied under one bracket, then answered for: the tier checksums a chunk while the next one is copied, and a re-attach
+waits no longer than for one."""
 
 
 class _SaveJob(NamedTuple):
@@ -64,6 +65,7 @@ class RankHalf:
         self._copier = copier
         self._bus = bus
         self._member = member
+        self._chunk = max(1, CHUNK_BYTES // copier.layout.page_bytes)
         self._clock = clock
         self._counters = counters
         self._log = log
@@ -120,8 +122,8 @@ class RankHalf:
         assert load.lease is not None
         shards, shard = self._member.shards, self._member.shard
         slots, generations = load.slots[shard::shards], load.generations[shard::shards]
-        for first in range(0, len(load.blocks), CHUNK_PAGES):
-            chunk = slice(first, first + CHUNK_PAGES)
+        for first in range(0, len(load.blocks), self._chunk):
+            chunk = slice(first, first + self._chunk)
             view = self._bus.begin_copy(load.lease.session)
             if view is None:
                 return first, "session_over"
@@ -181,7 +183,7 @@ class RankHalf:
         done = 0
         try:
             while done < len(positions):
-                chunk = positions[done : done + CHUNK_PAGES]
+                chunk = positions[done : done + self._chunk]
                 view = self._bus.begin_copy(grant.ref.session)
                 if view is None:
                     break
@@ -190,11 +192,10 @@ class RankHalf:
                     self._copier.store(view.memory, blocks, [granted[p] * GRANULE for p in chunk], job.mark)
                 finally:
                     self._bus.end_copy()
+                self._bus.written(grant, chunk)
                 done += len(chunk)
         finally:
             # The last touch of these slots, in any case.
-            if done:
-                self._bus.written(grant, positions[:done])
             if done < len(positions):
                 self._bus.abandoned(grant, positions[done:])
         self._counters.add("pages_saved", done)
