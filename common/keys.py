@@ -112,9 +112,7 @@ def block_hash(
     return _digest(algorithm, b"".join(parts))
 
 
-def prefix_hashes(
-    algorithm: HashAlgorithm, none: BlockHash, token_ids: Sequence[int], block_size: int
-) -> list[BlockHash]:
+def prefix_hashes(algorithm: HashAlgorithm, none: BlockHash, token_ids: Sequence[int], block_size: int) -> list[BlockHash]:
     """Hashes of the full blocks of `token_ids`, in order."""
     hashes: list[BlockHash] = []
     parent = none
@@ -124,9 +122,7 @@ def prefix_hashes(
     return hashes
 
 
-def tail_hash(
-    algorithm: HashAlgorithm, none: BlockHash, prompt_ids: Sequence[int], block_size: int
-) -> BlockHash | None:
+def tail_hash(algorithm: HashAlgorithm, none: BlockHash, prompt_ids: Sequence[int], block_size: int) -> BlockHash | None:
     """Hash of the rows after the last full block of a prompt; None where the prompt ends at a block's end."""
     full = len(prompt_ids) // block_size
     rest = prompt_ids[full * block_size :]

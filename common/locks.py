@@ -10,8 +10,10 @@ process can ask whether it is held (flock cannot be asked).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import select
 import stat
 import struct
 from pathlib import Path
@@ -20,6 +22,7 @@ from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 
 NAME_HEX = 32
 NONCE_BYTES = 16
+FOREIGN_S = 5.0
 _FLOCK = "hhqqi"  # struct flock on 64-bit Linux: type, whence, start, len, pid
 
 
@@ -68,9 +71,14 @@ class ProcessLock:
 
 
 class LockProbe:
-    """The tier's view of one process's lock. Owns one descriptor; never opens the path again."""
+    """The tier's view of one process's lock. Owns its descriptors; never opens the path again.
 
-    def __init__(self, directory: Path, name: str, nonce: bytes) -> None:
+    `pid` 0: a free lock is the proof of death. Else a device copies for the process and may go on after the kernel has closed its
+    descriptors: then the process itself must be gone too (pidfd), or, where its pid means nothing here (another pid namespace),
+    the lock free for FOREIGN_S.
+    """
+
+    def __init__(self, directory: Path, name: str, nonce: bytes, pid: int = 0) -> None:
         if len(name) != NAME_HEX or not set(name) <= set("0123456789abcdef"):
             raise RemoteError(ErrorCode.BAD_MEMBER, "a lock name is 32 hex digits")
         self._directory, self._name = directory, name
@@ -83,11 +91,18 @@ class LockProbe:
             ) from None
         finally:
             os.close(parent)
+        self._process = -1
+        self._device = pid != 0
+        self._free_since = 0.0
         try:
             self._check(nonce)
-        except RemoteError:
+            if pid and _has_open(pid, self._fd):
+                self._process = os.pidfd_open(pid)
+        except (RemoteError, OSError) as error:
             self.close()
-            raise
+            if isinstance(error, RemoteError):
+                raise
+            raise RemoteError(ErrorCode.LOCK_NOT_VISIBLE, f"process {pid} has gone") from None
 
     def _check(self, nonce: bytes) -> None:
         info = os.fstat(self._fd)
@@ -101,17 +116,43 @@ class LockProbe:
             )
 
     def held(self) -> bool:
-        """False is the proof of death."""
+        """Is the lock held?"""
         return is_locked(self._fd)
+
+    def dead(self, now: float) -> bool:
+        """True is the proof that this process writes no more."""
+        if self.held():
+            return False
+        if not self._device:
+            return True
+        if self._process >= 0:
+            return bool(select.select([self._process], [], [], 0)[0])
+        self._free_since = self._free_since or now
+        return now - self._free_since >= FOREIGN_S
 
     def unlink(self) -> None:
         """Removes the file of a process proven dead."""
         (self._directory / self._name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        for fd in (self._fd, self._process):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._process = -1
+
+
+def _has_open(pid: int, fd: int) -> bool:
+    """Does process `pid` have the same file open as our `fd`? False also where the pid is not one of this namespace."""
+    mine = os.fstat(fd)
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                other = link.stat()
+                if (other.st_dev, other.st_ino) == (mine.st_dev, mine.st_ino):
+                    return True
+    except OSError:
+        return False
+    return False
 
 
 def clean_directory(directory: Path) -> int:

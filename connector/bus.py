@@ -56,6 +56,8 @@ class SchedulerBus(Link):
         self._numbers = itertools.count(1)
         self._answers: deque[LookupAnswer] = deque()
         self._lookups: set[int] = set()
+        self._sent_through = 0
+        self._complete = False
         self._leases: set[LeaseRef] = set()
         self._unsent = 0
         self._unsent_bytes = 0
@@ -70,7 +72,7 @@ class SchedulerBus(Link):
         session = self.session()
         cost = len(keys) * _KEY_COST
         open_messages = len(self._window) + self._unsent
-        if session is None or open_messages >= WINDOW_INTENTS or self._unsent_bytes + cost > WINDOW_BYTES:
+        if session is None or not self._complete or open_messages >= WINDOW_INTENTS or self._unsent_bytes + cost > WINDOW_BYTES:
             return None
         names = list(dict.fromkeys(requests))
         places = {name: i for i, name in enumerate(names)}
@@ -136,6 +138,7 @@ class SchedulerBus(Link):
             self._answers.append(_nothing(lookup, ErrorCode.NOT_ATTACHED))
             return
         self._lookups.add(lookup)
+        self._sent_through = max(self._sent_through, lookup)
         ask = Lookup(attached.session, attached.token, lookup, request_id, keys, tails, max(0, int(wait_s * 1e3)), expected)
         self._rpc.send(ask, wait_s + RPC_MARGIN_S, lambda answer: self._answered(session, lookup, answer), session.epoch)
 
@@ -189,9 +192,14 @@ class SchedulerBus(Link):
 
     def _alive(self, events_seen: int) -> Alive:
         leases = u64s(lease.lease for lease in self._leases)
-        return Alive(self._epoch, events_seen, 0, u64s(), leases, u64s(self._lookups))
+        return Alive(self._epoch, events_seen, 0, u64s(), leases, u64s(self._lookups), self._sent_through)
+
+    def _beat_of(self, members: int) -> None:
+        # Until every rank is attached the tier would refuse every key, and what is refused is not offered again.
+        self._complete = members >= 1 + self._member.shards * self._member.stripes
 
     def _void(self) -> None:
+        self._complete = False
         self._leases.clear()
         for lookup in self._lookups:
             self._answers.append(_nothing(lookup, ErrorCode.WRONG_EPOCH))
@@ -211,14 +219,16 @@ class RankBus(Link):
         *,
         clock: Callable[[], float],
         on_session: Callable[[PoolView | None], None] | None = None,
+        gpu: bool = False,
     ) -> None:
+        """`on_session` hears of each mapping, and of None before it goes. `gpu`: a device copies into the pool."""
         self._on_session = on_session
         self._grants: dict[int, _Held] = {}
         self._closed: OrderedDict[int, None] = OrderedDict()
         self._closed_through = 0
-        self._owed: dict[int, set[int]] = {}  # grant → positions without a last word; guarded by `_changed`
+        self._owed: dict[int, set[int]] = {}  # grant of this session → positions without a last word; guarded by `_changed`
         self._telling: dict[int, int] = {}  # grant → number of its last word, until that is acknowledged
-        super().__init__(options, member, base_fingerprint, b"", {}, layout, [page_bytes], clock)
+        super().__init__(options, member, base_fingerprint, b"", {}, layout, [page_bytes], clock, gpu)
 
     # --- copy thread -------------------------------------------------------------------------------------------------
 
@@ -254,6 +264,8 @@ class RankBus(Link):
 
     def _last_word(self, grant: Grant, positions: Sequence[int], kind: type[Written] | type[Abandoned]) -> None:
         with self._changed:
+            if grant.ref.session != self._session:
+                return  # grant ids begin anew with each life of the tier: this one may name another grant there
             owed = self._owed.get(grant.grant, set())
             said = [position for position in positions if position in owed]
             owed.difference_update(said)

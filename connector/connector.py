@@ -127,7 +127,10 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
         self._layout = LayoutMetadata(member.shard, layout.digest, layout.page_bytes)
 
         def on_session(pool: Pool | None) -> None:
-            copier.pin(None if pool is None else pool.memory)
+            try:
+                copier.pin(None if pool is None else pool.memory)
+            except Exception:  # slower, not wrong
+                self._log.exception("pin_failed: the pool is not pinned, copies will stage")
 
         bus = RankBus(
             self._tier_options(),
@@ -137,6 +140,7 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
             layout.page_bytes,
             clock=now,
             on_session=on_session,
+            gpu=copier.on_device,
         )
         try:
             state = bus.wait_attached(self._attach_wait_s)

@@ -15,9 +15,10 @@ from pegaflow.common.pages import PageLayout
 
 
 class Copier(ABC):
-    """`layout`: of the pages that it writes and reads."""
+    """`layout`: of the pages that it writes and reads. `on_device`: a device copies, and may go on when the process is dying."""
 
     layout: PageLayout
+    on_device = False
 
     @abstractmethod
     def mark(self) -> object:

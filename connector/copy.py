@@ -78,6 +78,8 @@ class CpuCopier(Copier):
 class GpuCopier(Copier):
     """Blocks in GPU memory; the pool is pinned, so that copies neither stage nor block."""
 
+    on_device = True
+
     def __init__(self, layout: PageLayout, views: Sequence[torch.Tensor]) -> None:
         self.layout = layout
         self._views = list(views)

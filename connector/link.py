@@ -71,7 +71,9 @@ class Link:
         layouts: bytes,
         page_bytes: list[int],
         clock: Callable[[], float],
+        gpu: bool = False,
     ) -> None:
+        self._gpu = gpu
         self._options, self._member, self._clock = options, member, clock
         self._base, self._fingerprint, self._factors = base, fingerprint, factors
         self._layouts, self._page_bytes = layouts, page_bytes
@@ -158,7 +160,8 @@ class Link:
         self._subscribed = False
         self._welcomed = False
         self._repeat: asyncio.TimerHandle | None = None
-        self._asking = False
+        self._attaching = False
+        self._probing = False
         self._attach()
         alive = self._loop.create_task(self._beat())
         await self._stop
@@ -187,7 +190,7 @@ class Link:
     # --- attach ------------------------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        if self._closing or self._phase is not Phase.DETACHED or self._asking:
+        if self._closing or self._phase is not Phase.DETACHED or self._attaching:
             return
         member = self._member
         ask = Attach(
@@ -210,12 +213,13 @@ class Link:
             self._lock.name,
             self._lock.nonce,
             self._window.oldest,
+            self._gpu,
         )
-        self._asking = True
+        self._attaching = True
         self._rpc.send(ask, self._options.request_timeout_s, self._attach_answered)
 
     def _attach_answered(self, answer: Any) -> None:
-        self._asking = False
+        self._attaching = False
         if self._closing:
             return
         if not isinstance(answer, Attached):
@@ -226,17 +230,24 @@ class Link:
         self._attached = answer
         try:
             self._map(answer)
-        except (OSError, PegaflowError) as error:
-            log.warning("pegaflow: cannot map the pool %s: %s", answer.pool_path, error)
+            self._events = EventSubscriber(self._factory, self._loop, answer.events, self._on_event)
+            self._events.subscribe(answer.topic)
+            self._publisher = Port(self._factory.xpub(answer.intents), self._loop, self._on_subscription)
+        except Exception as error:  # of the mapping, of pinning it, of an endpoint: nothing of it may end the link
+            log.warning(
+                "pegaflow: cannot use the tier's pool %s or its bus: %s: %s", answer.pool_path, type(error).__name__, error
+            )
+            self._close_streams()
             self._attached = None
-            self._later(RETRY_S, self._attach)
+            self._again()
             return
-        self._set(Phase.JOINING)
         self._subscribed = self._welcomed = False
-        self._events = EventSubscriber(self._factory, self._loop, answer.events, self._on_event)
-        self._events.subscribe(answer.topic)
-        self._publisher = Port(self._factory.xpub(answer.intents), self._loop, self._on_subscription)
+        self._set(Phase.JOINING)
         self._later(JOIN_S, self._join_late, answer.session)
+
+    def _again(self) -> None:
+        """Attaches anew a little later, once nothing of the pool is mapped."""
+        self._later(RETRY_S, self._attach if self._unmap() else self._again)
 
     def _attach_failed(self, error: PegaflowError) -> None:
         if error.code == ErrorCode.LOCK_NOT_VISIBLE and self._view is None:
@@ -284,19 +295,27 @@ class Link:
             return
         self._heard_at = self._clock()
         self._suspended = False
+        self._take_in(message)
         if not self._welcomed:
+            # Last: joining says `alive`, which lists what this process holds of all events seen, and this one counts as seen.
             self._welcomed = True
             self._join()
+
+    def _take_in(self, message: Any) -> None:
         me = self._attached.member if self._attached is not None else 0
         if isinstance(message, Ack):
             if message.member == me:
                 self._acked(message.next)
         elif isinstance(message, SessionBeat):
+            self._beat_of(len(message.members))
             for member, following in zip(message.members, message.nexts, strict=True):
                 if member == me:
                     self._acked(following)
         elif message is not None:
             self._event(message)
+
+    def _beat_of(self, members: int) -> None:
+        """A beat of the session, which has so many members."""
 
     def _event(self, message: Any) -> None:
         """Anything else on the session's topic."""
@@ -353,12 +372,12 @@ class Link:
         return Alive(self._epoch, events_seen, 0)
 
     def _who_is_there(self) -> None:
-        if self._asking:
+        if self._probing:
             return
-        self._asking = True
+        self._probing = True
 
         def answered(answer: Any) -> None:
-            self._asking = False
+            self._probing = False
             if self._closing or self._phase is not Phase.ATTACHED or isinstance(answer, PegaflowError):
                 return
             if self._rpc.peer_epoch != self._epoch:

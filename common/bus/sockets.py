@@ -84,11 +84,19 @@ class SocketFactory:
             raise LocalError(ErrorCode.BAD_ENDPOINT, f"cannot connect to {endpoint}: {error.strerror}") from None
         return sock
 
+    def _bound(self, kind: int, endpoint: str, options: dict[int, int | bytes]) -> tuple[zmq.Socket[bytes], str]:
+        sock = self._make(kind)
+        for option, value in options.items():
+            sock.setsockopt(option, value)
+        try:
+            return sock, self.bind(sock, endpoint)
+        except LocalError:
+            sock.close()
+            raise
+
     def router(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound ROUTER and the endpoint it really has."""
-        sock = self._make(zmq.ROUTER)
-        sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        return sock, self.bind(sock, endpoint)
+        return self._bound(zmq.ROUTER, endpoint, {zmq.ROUTER_MANDATORY: 1})
 
     def dealer(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected DEALER. It queues while nobody is there; the RPC client drops that queue when a deadline passes."""
@@ -96,15 +104,11 @@ class SocketFactory:
 
     def bound_sub(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound SUB that takes everything."""
-        sock = self._make(zmq.SUB)
-        sock.setsockopt(zmq.SUBSCRIBE, b"")
-        return sock, self.bind(sock, endpoint)
+        return self._bound(zmq.SUB, endpoint, {zmq.SUBSCRIBE: b""})
 
     def bound_xpub(self, endpoint: str) -> tuple[zmq.Socket[bytes], str]:
         """A bound XPUB that shows each subscription, repeated ones too, so that each subscriber gets its welcome."""
-        sock = self._make(zmq.XPUB)
-        sock.setsockopt(zmq.XPUB_VERBOSE, 1)
-        return sock, self.bind(sock, endpoint)
+        return self._bound(zmq.XPUB, endpoint, {zmq.XPUB_VERBOSE: 1})
 
     def xpub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected XPUB: the publisher sees when the bound SUB has subscribed."""
@@ -115,18 +119,16 @@ class SocketFactory:
         return self._connected(zmq.SUB, endpoint)
 
     def bind(self, sock: zmq.Socket[bytes], endpoint: str) -> str:
-        """Binds; returns the endpoint with its real port. Raises `bad_endpoint` or `port_in_use`, and closes the socket then."""
+        """Binds; returns the endpoint with its real port. Raises `bad_endpoint` or `port_in_use`; the socket stays as it was."""
         check_endpoint(endpoint)
         if endpoint.startswith("ipc://"):
             path = Path(endpoint[6:])
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_served(path):  # ZeroMQ would unlink the path and take it over without a word
-                sock.close()
                 raise LocalError(ErrorCode.PORT_IN_USE, f"cannot bind {endpoint}: another process listens there")
         try:
             sock.bind(endpoint)
         except zmq.ZMQError as error:
-            sock.close()
             code = ErrorCode.PORT_IN_USE if error.errno == zmq.EADDRINUSE else ErrorCode.BAD_ENDPOINT
             raise LocalError(code, f"cannot bind {endpoint}: {error.strerror}") from None
         return sock.getsockopt_string(zmq.LAST_ENDPOINT)

@@ -2,7 +2,8 @@
 
     scripts/bench/datapath [--repeats 9] [--total 128MiB] [--json FILE]
 
-save    intent, grant, the connector's copy code, `written`, checksum by the tier, until a lookup finds all pages sealed
+save    the connector's copy code, `written`, checksum by the tier, until a lookup finds all pages sealed. The intent and its grant are
+        shown beside it: in vLLM they happen while the forward pass runs
 load    lookup, lease, the connector's copy code, generations checked before and after, release
 copy    one `numpy.copyto` of the same bytes from one buffer into another, pages of the same size: what memory allows here
 fetch   READs of the same sizes through two movers, beside two bare NIXL agents (nixl_pair.py)
@@ -26,7 +27,10 @@ import torch
 from pegaflow.common import clock
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.quantity import size
-from pegaflow.connector.copy import Copier, make_copier
+from pegaflow.connector.copier import Copier
+from pegaflow.connector.copy import make_copier
+from pegaflow.connector.session import Grant
+from pegaflow.connector.worker import CHUNK_BYTES
 from report import Goal, at_least, show
 from stack import Engine, Stack, keys
 
@@ -34,7 +38,6 @@ SHAPES = {
     "smollm2 30x96KiB": (30, 96 << 10),
     "8b-like 32x64KiB": (32, 64 << 10),
 }
-CHUNK_PAGES = 8
 
 
 def caches(layers: int, segment: int, blocks: int) -> dict[str, torch.Tensor]:
@@ -59,7 +62,7 @@ class Round:
         for start in range(0, self.blocks * self.page_bytes, self.page_bytes):
             np.copyto(self.target[start : start + self.page_bytes], self.source[start : start + self.page_bytes])
 
-    def save(self, wanted: list[bytes]) -> None:
+    def grant(self, wanted: list[bytes]) -> Grant:
         scheduler, rank = self.engine.scheduler, self.engine.rank
         count = len(wanted)
         request = wanted[0].hex()  # a save never evicts pages of its own request
@@ -67,12 +70,18 @@ class Round:
         grant = rank.take_grant(ref, clock.now() + 10) if ref is not None else None
         if ref is None or grant is None or len(grant.positions) != count:
             raise SystemExit("the tier did not grant every page: the pool is too small for this run")
-        for first in range(0, count, CHUNK_PAGES):
-            positions = list(grant.positions[first : first + CHUNK_PAGES])
-            view = rank.begin_copy(ref.session)
+        return grant
+
+    def save(self, wanted: list[bytes], grant: Grant) -> None:
+        scheduler, rank = self.engine.scheduler, self.engine.rank
+        count = len(wanted)
+        chunk = max(1, CHUNK_BYTES // self.page_bytes)
+        for first in range(0, count, chunk):
+            positions = list(grant.positions[first : first + chunk])
+            view = rank.begin_copy(grant.ref.session)
             if view is None:
                 raise SystemExit("the session ended")
-            offsets = [slot * GRANULE for slot in grant.slots[first : first + CHUNK_PAGES]]
+            offsets = [slot * GRANULE for slot in grant.slots[first : first + chunk]]
             self.copier.store(view.memory, positions, offsets, self.copier.mark())
             rank.end_copy()
             rank.written(grant, positions)
@@ -113,24 +122,28 @@ def local_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
     goals: list[Goal] = []
     for name, (layers, segment) in SHAPES.items():
         page_bytes = layers * segment
-        blocks = max(CHUNK_PAGES, total // page_bytes)
+        blocks = max(8, total // page_bytes)
         pool = (blocks * page_bytes * 4 // (64 << 20) + 6) * (64 << 20)
         with Stack("a", pool, mover=False) as stack:
             engine = Engine(stack, "a", page_bytes, name)
             copier = make_copier(caches(layers, segment, blocks), blocks, 32)
             turn = Round(engine, copier, blocks, page_bytes)
-            times: dict[str, list[float]] = {"copy": [], "save": [], "load": []}
+            times: dict[str, list[float]] = {"copy": [], "grant": [], "save": [], "load": []}
             ratios: dict[str, list[float]] = {"save": [], "load": []}
             for i in range(repeats + 2):
                 wanted = keys(blocks)
                 before = timed(turn.copy)
-                save = timed(lambda: turn.save(wanted))  # noqa: B023 (called at once)
+                start = time.perf_counter()
+                grant = turn.grant(wanted)
+                granted = time.perf_counter() - start
+                save = timed(lambda: turn.save(wanted, grant))  # noqa: B023 (called at once)
                 middle = timed(turn.copy)
                 load = timed(lambda: turn.load(wanted))  # noqa: B023
                 after = timed(turn.copy)
                 if i < 2:
                     continue  # the first rounds touch memory for the first time
                 times["copy"] += [before, middle, after]
+                times["grant"].append(granted)
                 times["save"].append(save)
                 times["load"].append(load)
                 ratios["save"].append((before + middle) / 2 / save)
@@ -138,8 +151,9 @@ def local_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
             engine.close()
         gigabytes = blocks * page_bytes / 1e9
         row: dict[str, Any] = {"what": name, "pages": blocks, "page_KiB": page_bytes >> 10}
-        for what, values in times.items():
-            row[f"{what}_GB/s"] = gigabytes / statistics.median(values)
+        for what in ("copy", "save", "load"):
+            row[f"{what}_GB/s"] = gigabytes / statistics.median(times[what])
+        row["grant_ms"] = statistics.median(times["grant"]) * 1e3
         for what, values in ratios.items():
             row[f"{what}/copy"] = statistics.median(values)
             goals.append(at_least(f"{what} of {name} against a plain copy", statistics.median(values), 0.8))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from pegaflow.common import logs, metrics
 from pegaflow.common.config import load
@@ -33,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         health = HealthServer(lifecycle, config.health_host, config.health_port)
         try:
             await health.start()
-            await service.start()
+            if not await _unless_drained(service.start(), lifecycle):
+                return
             metrics.registry().register(TierCollector(service.state))
             await lifecycle.wait_drain()
             await service.drain()
@@ -42,6 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             await health.close()
 
     return run(serve, lifecycle)
+
+
+async def _unless_drained(starting: Coroutine[Any, Any, None], lifecycle: Lifecycle) -> bool:
+    """Runs the start to its end; False if a drain came first, which cancels it (a mover may take long to come up)."""
+    start, drain = asyncio.ensure_future(starting), asyncio.ensure_future(lifecycle.wait_drain())
+    await asyncio.wait({start, drain}, return_when=asyncio.FIRST_COMPLETED)
+    if start.done():
+        drain.cancel()
+        start.result()
+        return True
+    start.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await start
+    return False
 
 
 if __name__ == "__main__":

@@ -104,6 +104,13 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetPeer:
+    """That life of a tier is over: the mover need not keep its connection."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """The READ's deadline has passed; its slots stay in quarantine until `ReadEnded` comes."""
 
@@ -127,4 +134,20 @@ class Log:
     fields: dict[str, Any]
 
 
-Command = Reply | Fail | Publish | OpenTopic | CloseTopic | Table | Hash | Locate | PinAt | UnpinAt | Read | GiveUp | Forget | Log
+Command = (
+    Reply
+    | Fail
+    | Publish
+    | OpenTopic
+    | CloseTopic
+    | Table
+    | Hash
+    | Locate
+    | PinAt
+    | UnpinAt
+    | Read
+    | GiveUp
+    | ForgetPeer
+    | Forget
+    | Log
+)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.transfer import CHECKSUM_BYTES, Pinned
-from pegaflow.services.tier.commands import Command, GiveUp, Hash, Log, PinAt, Read, UnpinAt
+from pegaflow.services.tier.commands import Command, ForgetPeer, GiveUp, Hash, Log, PinAt, Read, UnpinAt
 from pegaflow.services.tier.pages import Page, Pages, PageState
 
 READ_DEADLINE_S = 2.0
@@ -100,6 +100,8 @@ class Fetches:
                 self._counts["late_pins"] += 1
             return
         if isinstance(answer, PegaflowError):
+            if answer.code == ErrorCode.WRONG_EPOCH:
+                self._out.append(ForgetPeer(f"{fetch.owner.node}/{fetch.owner.epoch:016x}"))
             self._end(fetch, fetch.pages, answer.code)
             return
         shards = len(fetch.pages[0].slots)

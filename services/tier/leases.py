@@ -21,7 +21,7 @@ MAX_LEASED = 0.5
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """`session` 0: a pin of another tier. `expires` infinity: loading."""
+    """`session` 0: a pin of another tier. `expires` infinity: loading. `lookup`: whose answer it came with."""
 
     number: int
     session: int
@@ -29,6 +29,7 @@ class Lease:
     expires: float
     reader: str = ""
     granules: int = 0
+    lookup: int = 0
 
 
 class Leases:
@@ -40,10 +41,10 @@ class Leases:
         self.open: dict[int, Lease] = {}
         self._idle_granules = 0
 
-    def adopt(self, session: int, pages: list[Page], now: float) -> Lease:
+    def adopt(self, session: int, lookup: int, pages: list[Page], now: float) -> Lease:
         """A new idle lease over pages whose references the caller hands over."""
         size = sum([page.granules for page in pages])
-        lease = Lease(next(self._numbers), session, pages, now + IDLE_S, granules=size)
+        lease = Lease(next(self._numbers), session, pages, now + IDLE_S, granules=size, lookup=lookup)
         self.open[lease.number] = lease
         self._idle_granules += lease.granules
         return lease
@@ -81,8 +82,8 @@ class Leases:
             if lease is not None and lease.session == session:
                 self._end(lease)
 
-    def of_session(self, session: int) -> list[int]:
-        return [lease.number for lease in self.open.values() if lease.session == session]
+    def of_session(self, session: int) -> list[Lease]:
+        return [lease for lease in self.open.values() if lease.session == session]
 
     def expire(self, now: float) -> None:
         for lease in [lease for lease in self.open.values() if lease.expires <= now]:

@@ -25,6 +25,7 @@ from pegaflow.services.tier.sessions import Session
 
 HOP_S = 0.05
 RETRY_S = 0.1
+SOON = 1e-9  # a time that has passed: ask again at the next look
 
 
 @dataclass(slots=True, eq=False)
@@ -144,15 +145,19 @@ class Lookups:
                 lookup.exhausted.add(key)  # the metaserver would not wait for it, or has waited
 
     def failed(self, keys: Sequence[bytes], owner: Owner, code: str) -> None:
-        """This owner did not deliver these keys: whoever waits for them asks somebody else."""
+        """This owner did not deliver these keys: those whom it was named to ask somebody else."""
         for key in keys:
             for lookup in self._waiting.get(key, ()):
+                named = lookup.owners.get(key, [])
+                if owner not in named:
+                    continue  # it waits for somebody else's fetch and has not asked yet
                 lookup.refused.add((key, owner.node, owner.epoch))
                 lookup.failure = code
-                left = [other for other in lookup.owners.get(key, ()) if other != owner]
-                lookup.owners[key] = left
-                if not left:
+                lookup.owners[key] = [other for other in named if other != owner]
+                if not lookup.owners[key]:
                     lookup.exhausted.add(key)
+                    if lookup.expected:
+                        lookup.retry_at = lookup.retry_at or SOON
 
     # --- the walk ----------------------------------------------------------------------------------------------------
 
@@ -285,7 +290,7 @@ class Lookups:
             self._answer_nothing(lookup, reason)
             return
         self._counts["hit_pages"] += len(lookup.got)
-        lease = self._leases.adopt(lookup.session.number, lookup.got, now)
+        lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now)
         self._pages.touch(lookup.got)
         shards = len(lookup.got[0].slots)
         if shards == 1:

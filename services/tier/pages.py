@@ -131,9 +131,20 @@ class Pages:
 
     def _take(self, size: int, lengths: tuple[int, ...], now: float, request: str, session: int) -> int | None:
         while (slot := self.allocator.take(size)) is None:
-            if not self._evict(lengths, now, request, session) and not self._reclaim(size, now, request, session):
+            if not any(self._evict(shape, now, request, session) for shape in self._victims(size, lengths)):
                 return None
         return slot
+
+    def _victims(self, size: int, lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Whose pages may go for a slot of `size` granules: the own shape's first, then others with such slots.
+
+        A size that owns no slab yet takes one from the shapes that hold most, page by page.
+        """
+        others = [shape for shape in self._recency if shape != lengths]
+        same = [shape for shape in others if size in map(granules, shape)]
+        if same or not self.allocator.fits(size) or self.allocator.slabs(size):
+            return [lengths, *same]
+        return [lengths, *sorted(others, key=lambda shape: -sum(map(granules, shape)) * len(self._recency[shape]))]
 
     def _evict(self, shape: tuple[int, ...], now: float, request: str, session: int) -> bool:
         self.settle()
@@ -148,13 +159,6 @@ class Pages:
     def _evictable(page: Page, now: float, request: str, session: int) -> bool:
         own = bool(request) and page.request == request and page.session == session
         return page.refs == 0 and page.keep_until <= now and not own
-
-    def _reclaim(self, size: int, now: float, request: str, session: int) -> bool:
-        """A page size that owns no slab takes one from the size that owns most, page by page."""
-        if not self.allocator.fits(size) or self.allocator.slabs(size):
-            return False
-        victims = sorted(self._recency, key=lambda shape: -sum(map(granules, shape)) * len(self._recency[shape]))
-        return any(self._evict(shape, now, request, session) for shape in victims)
 
     def _give(self, slot: int) -> None:
         retired = self.allocator.give(slot)

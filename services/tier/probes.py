@@ -13,16 +13,16 @@ PROBE_S = 0.2
 class Probes:
     """Owns one descriptor per attached process."""
 
-    def __init__(self, directory: Path, dead: Callable[[int, int], None]) -> None:
-        self._directory, self._dead = directory, dead
+    def __init__(self, directory: Path, dead: Callable[[int, int], None], clock: Callable[[], float]) -> None:
+        self._directory, self._dead, self._clock = directory, dead, clock
         self._probes: dict[tuple[int, int], LockProbe] = {}
 
     def __len__(self) -> int:
         return len(self._probes)
 
-    def open(self, name: str, nonce: bytes) -> LockProbe:
+    def open(self, name: str, nonce: bytes, pid: int, gpu: bool) -> LockProbe:
         """Raises `RemoteError`: `lock_not_visible` or `bad_member`."""
-        return LockProbe(self._directory, name, nonce)
+        return LockProbe(self._directory, name, nonce, pid if gpu else 0)
 
     def keep(self, session: int, member: int, probe: LockProbe) -> None:
         """Watches this member from now on; a second probe of the same member is closed."""
@@ -34,7 +34,7 @@ class Probes:
     def look(self) -> None:
         """Tells who is dead."""
         for (session, member), probe in list(self._probes.items()):
-            if not probe.held():
+            if probe.dead(self._clock()):
                 self._dead(session, member)
 
     def forget(self, session: int, member: int, unlink: bool) -> None:

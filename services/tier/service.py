@@ -36,6 +36,7 @@ from pegaflow.services.tier.commands import (
     Command,
     Fail,
     Forget,
+    ForgetPeer,
     GiveUp,
     Hash,
     Locate,
@@ -76,6 +77,7 @@ class TierService:
         self._allocation: asyncio.Task[None] | None = None
         self._probing: LockProbe | None = None
         self.malformed = 0
+        self.failed_commands = 0
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
@@ -91,7 +93,7 @@ class TierService:
         if kept:
             log.info("old_members_alive", count=kept)
         self._hasher = Hasher(self._pool.memory, self._loop)
-        self._probes = Probes(config.sessions_dir, self._dead)
+        self._probes = Probes(config.sessions_dir, self._dead, clock.now)
         self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
         self._peers = Peers(self._factory, self._loop)
         place = Place(
@@ -229,7 +231,11 @@ class TierService:
         if self._closing:
             return
         for command in self.state.handle(event, clock.now()):
-            self._carry_out(command)
+            try:
+                self._carry_out(command)
+            except Exception:  # a message that cannot be sent must not cost others theirs
+                self.failed_commands += 1
+                log.exception("command_failed", command=type(command).__name__)
 
     def _asked(self, request: Request) -> None:
         message = request.message
@@ -252,7 +258,7 @@ class TierService:
             request.fail(ErrorCode.NOT_READY, "the pool has no memory yet")
             return
         try:
-            probe = self._probes.open(message.lock_name, message.nonce)
+            probe = self._probes.open(message.lock_name, message.nonce, message.pid, message.gpu)
         except RemoteError as error:
             request.fail(error.code, error.text)
             return
@@ -348,6 +354,9 @@ class TierService:
                 self._read(command)
             case GiveUp(fetch):
                 self._mover.give_up(fetch)
+            case ForgetPeer(peer):
+                if self._mover is not None:
+                    self._mover.forget_peer(peer)
             case Forget(session, member, unlink):
                 self._probes.forget(session, member, unlink)
             case Log(event, fields):
@@ -397,6 +406,7 @@ class TierService:
             members=len(self._probes),
             mover=self._mover.counts() if self._mover is not None else None,
             metaserver_known=self._metaservers.known,
+            failed_commands=self.failed_commands,
             malformed=self.malformed + self._requests.malformed,
             files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         )

@@ -19,7 +19,7 @@ PROMISE_STALE_S = 1.5
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One attached process. `grants`: grant ids under which it may still write; `unlisted`: leases its last beat did not list."""
+    """One attached process. `page`: a rank's layout digest and bytes; `grants`: those under which it may still write."""
 
     number: int
     role: str
@@ -28,10 +28,10 @@ class Member:
     stripe: int
     nonce: bytes
     pid: int
+    page: tuple[bytes, int]
     cursor: ReceiveCursor
     alive_at: float
     grants: set[int] = field(default_factory=set)
-    unlisted: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +57,11 @@ class Session:
     def scheduler(self) -> Member | None:
         return next((member for member in self.members.values() if member.role == "scheduler"), None)
 
+    @property
+    def complete(self) -> bool:
+        """The scheduler half and every rank are attached."""
+        return len(self.members) == 1 + self.shards * self.stripes
+
     def writer(self, shard: int, stripe: int) -> Member | None:
         """The rank that writes this shard of a key of this stripe."""
         for member in self.members.values():
@@ -71,6 +76,21 @@ class Session:
 
 def _factors(lines: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def _pages(ask: Attach) -> list[tuple[bytes, int]]:
+    """Layout digest and bytes of a page, per shard."""
+    cuts = [ask.layouts[LAYOUT_BYTES * i : LAYOUT_BYTES * (i + 1)] for i in range(len(ask.page_bytes))]
+    return list(zip(cuts, ask.page_bytes, strict=True))
+
+
+def _check_rank(engine: str, shard: int, rank: tuple[bytes, int], said: tuple[bytes, int]) -> None:
+    if rank != said:
+        raise RemoteError(
+            ErrorCode.LAYOUT_MISMATCH,
+            f"shard {shard} of engine {engine}: the rank has layout {_hex(rank[0])} with {rank[1]} bytes a page,"
+            f" its scheduler half says {_hex(said[0])} with {said[1]}",
+        )
 
 
 def _hex(value: bytes) -> str:
@@ -108,9 +128,8 @@ class Sessions:
             self._check_fingerprint(ask)
             session.fingerprint = ask.fingerprint
             session.factors = _factors(list(ask.factors))
-            for shard in range(ask.shards):
-                session.layouts[shard] = ask.layouts[LAYOUT_BYTES * shard : LAYOUT_BYTES * (shard + 1)]
-                session.page_bytes[shard] = ask.page_bytes[shard]
+            for shard, (layout, page_bytes) in enumerate(_pages(ask)):
+                session.layouts[shard], session.page_bytes[shard] = layout, page_bytes
         member = self._join(session, ask, now)
         self.by_number[session.number] = self._by_engine[ask.engine] = session
         return session, member, True
@@ -123,7 +142,7 @@ class Sessions:
     def _join(self, session: Session, ask: Attach, now: float) -> Member:
         number = max(session.members, default=0) + 1
         cursor = ReceiveCursor(ask.first_seq)
-        member = Member(number, ask.role, ask.rank, ask.shard, ask.stripe, ask.nonce, ask.pid, cursor, now)
+        member = Member(number, ask.role, ask.rank, ask.shard, ask.stripe, ask.nonce, ask.pid, _pages(ask)[0], cursor, now)
         session.members[number] = member
         return member
 
@@ -139,7 +158,7 @@ class Sessions:
         for other in self.by_number.values():
             if other.fingerprint != ask.fingerprint or other.engine == ask.engine:
                 continue
-            mine = [ask.layouts[LAYOUT_BYTES * i : LAYOUT_BYTES * (i + 1)] for i in range(ask.shards)]
+            mine = [layout for layout, _ in _pages(ask)]
             theirs = [other.layouts[shard] for shard in range(other.shards)]
             if mine != theirs or tuple(ask.page_bytes) != other.lengths():
                 raise RemoteError(
@@ -150,6 +169,13 @@ class Sessions:
                 )
 
     def _check_same(self, session: Session, ask: Attach) -> None:
+        # First: an engine that came back with another configuration has to wait for the proof of its death, not to give up.
+        for member in session.members.values():
+            if (member.role, member.rank) == (ask.role, ask.rank):
+                raise RemoteError(
+                    ErrorCode.SESSION_TAKEN,
+                    f"engine {ask.engine} has a living {ask.role} {ask.rank} already, process {member.pid}",
+                )
         if ask.base != session.base:
             raise RemoteError(
                 ErrorCode.FINGERPRINT_MISMATCH,
@@ -162,22 +188,14 @@ class Sessions:
                 f"engine {ask.engine}: this process says {ask.shards} shards and {ask.stripes} stripes, the session has"
                 f" {session.shards} and {session.stripes}",
             )
+        pages = _pages(ask)
+        if ask.role == "rank":
+            if session.layouts:
+                _check_rank(ask.engine, ask.shard, pages[0], (session.layouts[ask.shard], session.page_bytes[ask.shard]))
+            return
         for member in session.members.values():
-            if (member.role, member.rank) == (ask.role, ask.rank):
-                raise RemoteError(
-                    ErrorCode.SESSION_TAKEN,
-                    f"engine {ask.engine} has a living {ask.role} {ask.rank} already, process {member.pid}",
-                )
-        if ask.role == "rank" and session.layouts:
-            self._check_rank(session, ask.shard, ask.layouts, ask.page_bytes[0])
-
-    def _check_rank(self, session: Session, shard: int, layout: bytes, page_bytes: int) -> None:
-        if layout != session.layouts[shard] or page_bytes != session.page_bytes[shard]:
-            raise RemoteError(
-                ErrorCode.LAYOUT_MISMATCH,
-                f"shard {shard} of engine {session.engine}: the rank has layout {_hex(layout)} with {page_bytes} bytes a page,"
-                f" its scheduler half says {_hex(session.layouts[shard])} with {session.page_bytes[shard]}",
-            )
+            if member.role == "rank":
+                _check_rank(ask.engine, member.shard, member.page, pages[member.shard])
 
     def leave(self, session: Session, member: Member) -> bool:
         """Removes a member whose slots have been dealt with. True: that was the last one, the session is over."""

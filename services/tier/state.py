@@ -188,6 +188,7 @@ class TierState:
         session, member, new = self.sessions.attach(ask, now)
         if new:
             self._out.append(OpenTopic(session.topic))
+            self._session_beat(session)  # the scheduler half counts who is there
             self._out.append(Log("attached", {"engine": ask.engine, "role": ask.role, "rank": ask.rank, "mode": ask.mode}))
         place = self.place
         answer = Attached(
@@ -322,14 +323,17 @@ class TierState:
             self.saves.end_for(session, member, unlisted)
         if member.role != "scheduler":
             return
-        leases = set(message.leases)
+        # A beat may have been under way for long: it says nothing of lookups that were sent after it, nor of their leases.
+        leases, lookups = set(message.leases), set(message.lookups)
         self.leases.renew(leases, session.number, now)
-        missing = {number for number in self.leases.of_session(session.number) if number not in leases}
-        twice = missing & member.unlisted
-        self.leases.release(twice, session.number)
-        member.unlisted = missing - twice
-        wanted = set(message.lookups)
-        self.lookups.cancel(session, [number for number in self.lookups.of_session(session) if number not in wanted])
+        ended = [
+            lease.number
+            for lease in self.leases.of_session(session.number)
+            if lease.number not in leases and lease.lookup not in lookups and lease.lookup <= message.lookups_through
+        ]
+        self.leases.release(ended, session.number)
+        unwanted = [n for n in self.lookups.of_session(session) if n not in lookups and n <= message.lookups_through]
+        self.lookups.cancel(session, unwanted)
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
@@ -347,10 +351,12 @@ class TierState:
         self.saves.end_for(session, member, set(member.grants))
         if member.role == "scheduler":
             self.lookups.cancel(session, self.lookups.of_session(session))
-            self.leases.release(self.leases.of_session(session.number), session.number)
+            self.leases.release([lease.number for lease in self.leases.of_session(session.number)], session.number)
         self._out.append(Forget(session.number, member.number, unlink))
         if self.sessions.leave(session, member):
             self._out.append(CloseTopic(session.topic))
+        else:
+            self._session_beat(session)
 
     def _tick(self, now: float) -> None:
         self.leases.expire(now)
@@ -367,9 +373,12 @@ class TierState:
         self._flush()
         self._out.append(Publish(TOPIC, self.pages.beat()))
         for session in self.sessions.by_number.values():
-            members = u32s(session.members)
-            nexts = u64s(member.cursor.next for member in session.members.values())
-            self._out.append(Publish(session.topic, SessionBeat(members, nexts)))
+            self._session_beat(session)
+
+    def _session_beat(self, session: Session) -> None:
+        members = u32s(session.members)
+        nexts = u64s(member.cursor.next for member in session.members.values())
+        self._out.append(Publish(session.topic, SessionBeat(members, nexts)))
 
     # --- looking -----------------------------------------------------------------------------------------------------
 

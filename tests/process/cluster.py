@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import random
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -140,8 +142,10 @@ class Cluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for process in [*self.tiers.values(), self.metaserver]:
-            process.process.send_signal(18)  # SIGCONT: a stopped process cannot end
+            process.process.send_signal(signal.SIGCONT)  # a stopped process cannot end
             process.stop()
+        shutil.rmtree(f"/dev/shm/pegaflow-test-{os.getpid()}", ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Engine:
@@ -168,9 +172,9 @@ class Engine:
         return self
 
     def intent(self, keys: list[bytes], request: str = "r") -> IntentRef:
-        ref = self.scheduler.publish_intent(keys, [32] * len(keys), [0] * len(keys), [request] * len(keys), 0)
-        assert ref is not None
-        return ref
+        """Published once the scheduler half knows that its rank is attached too."""
+        columns = [32] * len(keys), [0] * len(keys), [request] * len(keys)
+        return until("an intent", lambda: self.scheduler.publish_intent(keys, *columns, 0))
 
     def write(self, ref: IntentRef, keys: list[bytes]) -> Grant:
         """Copies the granted pages and says so."""

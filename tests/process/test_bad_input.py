@@ -37,7 +37,8 @@ def folder() -> Iterator[Path]:
     made = Path("/tmp") / f"pfbad-{os.getpid()}-{os.urandom(3).hex()}"
     made.mkdir(mode=0o700)
     yield made
-    shutil.rmtree(made)
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree("/dev/shm/pfbad", ignore_errors=True)
 
 
 @pytest.fixture

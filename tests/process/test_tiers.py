@@ -144,3 +144,17 @@ def test_a_stopped_owner_costs_a_miss_and_no_slot(cluster: Cluster) -> None:
     until("served again", found_again)
     p.close()
     d.close()
+
+
+def test_an_engine_with_a_lookup_under_way_attaches_again_after_its_tier_died(cluster: Cluster) -> None:
+    d = Engine(cluster, "b", "d").attached()
+    old = d.scheduler.session()
+    cluster.tiers["b"].kill()
+    assert d.scheduler.lookup(1, "r", make_keys(2), [], 5.0, True)
+    until("it asks who is there", lambda: d.scheduler._probing)
+    cluster.tiers["b"].start()
+    for half in (d.scheduler, d.rank):
+        until("attached again", lambda half=half: half.session() not in (None, old))  # type: ignore[misc]
+    assert [answer.full for answer in until("its answer", d.scheduler.drain)] == [0]
+    assert d.save(make_keys(2)).positions
+    d.close()

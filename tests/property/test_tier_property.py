@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.digest import entry_digest
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Alive, Attach, Attached, SessionBeat
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, SEALED, CatalogueBeat, Delta, Located
@@ -25,7 +26,7 @@ from pegaflow.common.wire.messages.saves import Abandoned, Grant, Intent, Writte
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.common.wire.version import PROTOCOL
 from pegaflow.services.tier import commands, events
-from pegaflow.services.tier.pages import PageState, entry_digest
+from pegaflow.services.tier.pages import PageState
 from pegaflow.services.tier.state import Agent, Place, TierState
 
 FINGERPRINT = b"f" * 16
@@ -71,6 +72,7 @@ class World(RuleBasedStateMachine):
         self.lookup_keys: dict[int, tuple[list[bytes], list[bytes]]] = {}
         self.leases: dict[int, tuple[str, Hits, list[bytes]]] = {}
         self.asks = itertools.count(1)
+        self.sent = 0
         self.catalogue: dict[bytes, tuple[int, int]] = {}
         self.deltas = 0
 
@@ -290,7 +292,7 @@ class World(RuleBasedStateMachine):
         ends = [key for key in reversed(KEYS) if key not in keys][:tails]
         if attached is None or not keys + ends:
             return
-        number = next(self.asks)
+        number = self.sent = next(self.asks)
         self.lookups[number], self.lookup_keys[number] = engine, (keys, ends)
         ask = Lookup(attached.session, attached.token, number, "r", keys, ends, wait, expected)
         self.feed(events.Asked("scheduler", ask))
@@ -372,7 +374,7 @@ class World(RuleBasedStateMachine):
             for engine, attached in self.sessions.items():
                 leases = u64s(number for number, held in self.leases.items() if held[0] == engine)
                 lookups = u64s(number for number, owner in self.lookups.items() if owner == engine)
-                self.publish(attached, Alive(77, 1 << 40, 0, u64s(), leases, lookups), numbered=False)
+                self.publish(attached, Alive(77, 1 << 40, 0, u64s(), leases, lookups, self.sent), numbered=False)
             for (engine, rank), attached in self.ranks.items():
                 grants = {
                     grant.grant

@@ -10,7 +10,8 @@ import xxhash
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
-from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached
+from pegaflow.common.wire.errors import RemoteError
+from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, SessionBeat
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, Delta, Located, Sync
 from pegaflow.common.wire.messages.loads import Hits, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import GRANTED, HAVE, NO_SPACE, REFUSED, Abandoned, Grant, Intent, Written
@@ -405,13 +406,30 @@ def test_an_idle_lease_runs_out_and_a_loading_one_does_not() -> None:
     assert idle.lease not in script.tier.leases.open
 
 
-def test_a_lease_that_two_beats_do_not_list_is_over() -> None:
+def test_a_lease_that_a_beat_does_not_list_is_over() -> None:
+    script = Script().engine()
+    script.save([0])
+    answer = script.lookup([0])
+    number = script.looked.lookup
+    script.publish(("p", "scheduler", 0), Alive(EPOCH, 0, 0, u64s(), u64s([answer.lease]), u64s(), number))
+    assert len(script.tier.leases.open) == 1
+    script.publish(("p", "scheduler", 0), Alive(EPOCH, 0, 0, u64s(), u64s(), u64s(), number))
+    assert len(script.tier.leases.open) == 0
+
+
+def test_a_beat_says_nothing_of_lookups_that_were_sent_after_it_nor_of_answers_on_their_way() -> None:
     script = Script().engine()
     script.save([0])
     script.lookup([0])
-    for left in (1, 0):
-        script.publish(("p", "scheduler", 0), Alive(EPOCH, 0, 0))
-        assert len(script.tier.leases.open) == left
+    answered = script.looked.lookup
+    assert script.lookup([7], expected=True) is None
+    waiting = script.looked.lookup
+    for old in range(3):
+        script.publish(("p", "scheduler", 0), Alive(EPOCH, old, 0, u64s(), u64s(), u64s(), answered - 1))
+    script.publish(("p", "scheduler", 0), Alive(EPOCH, 9, 0, u64s(), u64s(), u64s([answered]), answered))
+    assert (len(script.tier.leases.open), len(script.tier.lookups.open)) == (1, 1)
+    script.publish(("p", "scheduler", 0), Alive(EPOCH, 9, 0, u64s(), u64s(), u64s([answered]), waiting))
+    assert (len(script.tier.leases.open), len(script.tier.lookups.open)) == (1, 0)
 
 
 def test_the_death_of_the_scheduler_half_ends_its_lookups_and_leases() -> None:
@@ -537,3 +555,75 @@ def test_a_snapshot_has_the_head_at_which_its_walk_began() -> None:
     assert set(chunk.states) == {SEALED}
     stale = script.ask(Sync(5, 1, 0 + 1))
     assert stale.code == "stale_sync"
+
+
+# --- faults that were found once --------------------------------------------------------------------------------------
+
+
+def test_an_expected_lookup_asks_the_metaserver_again_after_an_owner_did_not_deliver() -> None:
+    script = Script(metaserver=True).engine()
+    attached = script.members["p", "scheduler", 0]
+    out = script.feed(events.Asked("asker", Lookup(attached.session, attached.token, 1, "r", [key(1)], [], 5000, True)))
+    pin = only(commands.PinAt, script.feed(located(only(commands.Locate, out), ["b"])))
+    out = script.feed(events.PinAnswer(pin.fetch, RemoteError("wrong_epoch", "b has restarted"), script.now))
+    assert only(commands.ForgetPeer, out).peer == f"b/{5:016x}"
+    again = only(commands.Locate, out)
+    assert list(again.keys) == [key(1)]
+    assert script.feed(located(again, ["b"])) == [], "the same owner is not asked again"
+    script.now += 0.11
+    assert list(only(commands.Locate, script.feed(events.Tick())).keys) == [key(1)]
+
+
+def test_who_waited_for_anothers_fetch_asks_for_itself_when_that_fails() -> None:
+    script = Script(metaserver=True).engine()
+    attached = script.members["p", "scheduler", 0]
+    out = script.feed(events.Asked("first", Lookup(attached.session, attached.token, 1, "r", [key(1)], [], 5000, False)))
+    pin = only(commands.PinAt, script.feed(located(only(commands.Locate, out), ["b"])))
+    second = Lookup(attached.session, attached.token, 2, "r", [key(1)], [], 5000, False)
+    assert script.feed(events.Asked("second", second)) == []
+    out = script.feed(events.PinAnswer(pin.fetch, RemoteError("unreachable", "b is gone"), script.now))
+    assert [answer.lookup for answer in hits(out)] == [1]
+    assert list(only(commands.Locate, out).keys) == [key(1)]
+
+
+def test_another_shape_with_slots_of_the_same_size_gets_its_share() -> None:
+    script = Script(pages=16).engine()
+    script.save(list(range(16)), request="old")
+    script.now += 60
+    other = b"g" * 16
+    script.attach("d", fingerprint=other, base=other, page_bytes=u32s([GRANULE - 512]))
+    script.attach("d", "rank", base=other, page_bytes=u32s([GRANULE - 512]))
+    wanted = Intent(EPOCH, 1, [other + bytes(32)], u32s([16]), b"", ["x"], u32s([0]))
+    out = script.publish(("d", "scheduler", 0), wanted)
+    assert list(next(c.message for c in out if isinstance(c, commands.Publish) and isinstance(c.message, Grant)).statuses) == [
+        GRANTED
+    ]
+
+
+def test_an_engine_that_came_back_changed_waits_for_the_proof_of_its_death() -> None:
+    script = Script().engine()
+    assert script.attach(role="rank", nonce=b"n" * 16, base=b"B" * 16).code == "session_taken"
+
+
+def test_a_rank_that_attached_first_is_checked_when_its_scheduler_half_comes() -> None:
+    script = Script()
+    assert isinstance(script.attach(role="rank", page_bytes=u32s([2 * GRANULE])), Attached)
+    answer = script.attach()
+    assert answer.code == "layout_mismatch"
+    assert str(GRANULE) in answer.text and str(2 * GRANULE) in answer.text
+
+
+def test_everyone_hears_who_is_attached_at_once() -> None:
+    script = Script(shards=2)
+    script.attach()
+    script.attach(role="rank", rank=0)
+    session = script.tier.sessions.by_number[script.members["p", "scheduler", 0].session]
+    assert not session.complete
+    beats: list[int] = []
+    member = Attach(
+        1, "test", "p", "rank", 1, 1, 2, 0, 1, b"b" * 16, b"", [], b"l" * 16, u32s([GRANULE]), "", 1, "", b"z" * 16, 1
+    )
+    for command in script.feed(events.Asked("asker", member)):
+        if isinstance(command, commands.Publish) and isinstance(command.message, SessionBeat):
+            beats.append(len(command.message.members))
+    assert beats == [3] and session.complete

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pegaflow.common.wire.codec import U32, U64, Bytes, Int, Str, Strs, message
+from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Str, Strs, message
 from pegaflow.common.wire.columns import u32s, u64s
 
 LAYOUT_BYTES = 16
@@ -41,6 +41,7 @@ class Attach:
     lock_name: Str
     nonce: Bytes
     first_seq: Int  # the number this process gives to its next publication
+    gpu: Bool = False  # a device copies into the pool: only the end of the process proves that it has stopped
 
     def check(self) -> str | None:
         if self.role not in ("scheduler", "rank"):
@@ -103,6 +104,7 @@ class Alive:
     grants: U64 = field(default_factory=u64s)
     leases: U64 = field(default_factory=u64s)
     lookups: U64 = field(default_factory=u64s)
+    lookups_through: Int = 0  # the highest lookup number sent so far: nothing is said about later ones
 
 
 @message

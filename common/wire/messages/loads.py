@@ -8,6 +8,7 @@ from typing import ClassVar
 from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Signed, Str, message
 
 LOCAL, REMOTE = range(2)
+MAX_WAIT_MS = 3_600_000
 
 
 @message
@@ -27,6 +28,11 @@ class Lookup:
     tails: Keys
     wait_ms: Int
     expected: Bool
+
+    def check(self) -> str | None:
+        if self.keys and self.tails and len(self.keys[0]) != len(self.tails[0]):
+            return "keys and tails of different widths"
+        return None if self.wait_ms <= MAX_WAIT_MS else f"wait_ms {self.wait_ms}, at most {MAX_WAIT_MS}"
 
 
 @message

@@ -1,0 +1,123 @@
+"""The link of an engine's process: what it says while it joins, and what must not end it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from pegaflow.common import clock
+from pegaflow.common.bus.events import EventSubscriber, session_topic
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.envelope import EventHeader, PublicationHeader, encode, open_envelope
+from pegaflow.common.wire.messages import saves
+from pegaflow.common.wire.messages.attach import Attached, SessionBeat
+from pegaflow.connector.bus import RankBus, SchedulerBus
+from pegaflow.connector.link import Phase
+from pegaflow.connector.session import Member, SessionId, TierOptions
+
+SESSION, EPOCH = 7, 1
+
+
+class Recorder:
+    """In place of the publisher's port."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+
+    def send(self, frames: list[bytes]) -> bool:
+        self.sent.append(frames)
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def on_its_thread(bus: Any, call: Any) -> None:
+    done = threading.Event()
+
+    def run() -> None:
+        call()
+        done.set()
+
+    bus.post(run)
+    assert done.wait(10)
+
+
+def joining(bus: Any, folder: Path) -> Recorder:
+    """Puts a bus into the state in which it waits for its first event; runs on the bus's thread."""
+    topic = session_topic(SESSION)
+    bus._epoch = EPOCH
+    bus._attached = Attached("a", SESSION, 2, b"t" * 16, 1, topic, "", 0, "", 16384, "", "", "")
+    bus._set(Phase.JOINING)
+    bus._subscribed = True
+    bus._publisher = recorder = Recorder()
+    bus._events = EventSubscriber(bus._factory, bus._loop, f"ipc://{folder}/e.sock", bus._on_event)
+    bus._events.subscribe(topic)
+    return recorder
+
+
+def options(folder: Path) -> TierOptions:
+    return TierOptions(f"ipc://{folder}/none.sock", folder, "read_write", 2.0, 5.0)
+
+
+def test_the_alive_that_joins_lists_the_grant_that_came_first(tmp_path: Path) -> None:
+    bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
+    sent: list[list[bytes]] = []
+
+    def first_event() -> None:
+        recorder = joining(bus, tmp_path)
+        grant = saves.Grant(1, 4, b"d" * 8, bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
+        assert bus._events is not None
+        bus._events._on_frames(encode(grant, EventHeader("a", EPOCH, 5), session_topic(SESSION)))
+        sent.extend(recorder.sent)
+
+    on_its_thread(bus, first_event)
+    alive = open_envelope(sent[0], PublicationHeader).message()
+    assert alive.events_seen == 5
+    assert list(alive.grants) == [4], "else the tier would end a grant that this rank is about to use"
+    bus.close()
+
+
+def test_no_intent_before_every_rank_is_attached(tmp_path: Path) -> None:
+    member = Member("e", "scheduler", 0, 0, 2, 0, 1)
+    bus = SchedulerBus(options(tmp_path), member, b"b" * 16, b"f" * 16, {}, [b"l" * 16] * 2, [16384] * 2, clock=clock.now)
+
+    def beat(members: int) -> None:
+        assert bus._events is not None
+        message = SessionBeat(u32s(range(1, members + 1)), u64s([1] * members))
+        bus._events._on_frames(encode(message, EventHeader("a", EPOCH, 0), session_topic(SESSION)))
+
+    def publish() -> bool:
+        return bus.publish_intent([b"f" * 16 + bytes(32)], [16], [0], ["r"], 0) is not None
+
+    on_its_thread(bus, lambda: (joining(bus, tmp_path), beat(2)))
+    assert bus.session() == SessionId(EPOCH, SESSION)
+    assert not publish()
+    on_its_thread(bus, lambda: beat(3))
+    assert publish()
+    bus.close()
+
+
+def test_a_late_word_of_an_old_session_does_not_pay_for_a_new_grant_of_the_same_number(tmp_path: Path) -> None:
+    bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
+    message = saves.Grant(1, 1, b"", bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
+
+    def come(seq: int) -> None:
+        assert bus._events is not None
+        bus._events._on_frames(encode(message, EventHeader("a", bus._epoch, seq), session_topic(SESSION)))
+
+    on_its_thread(bus, lambda: (joining(bus, tmp_path), come(1)))
+    old = bus._grants[1].grant
+
+    def new_life() -> None:
+        bus._void()
+        joining(bus, tmp_path)
+        bus._epoch = EPOCH + 1
+        bus._welcomed = False
+        come(1)
+
+    on_its_thread(bus, new_life)
+    bus.abandoned(old, [0])
+    assert bus._owed == {1: {0}}, "the new grant is still owed its last word"
+    bus.close()
