@@ -2,7 +2,7 @@
 
     scripts/bench/datapath [--repeats 9] [--total 128MiB] [--json FILE]
 
-save    the connector's copy code, `written`, checksum by the tier, until a lookup finds all pages sealed. The intent and its grant are
+save    the connector's copy code, `written`, checksum by the tier, until a lookup finds all pages sealed. Intent and grant are
         shown beside it: in vLLM they happen while the forward pass runs
 load    lookup, lease, the connector's copy code, generations checked before and after, release
 copy    one `numpy.copyto` of the same bytes from one buffer into another, pages of the same size: what memory allows here
