@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from pegaflow.common.bus.events import INTENTS, EventSubscriber, Step
 from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.reliable import SendWindow
@@ -138,7 +139,7 @@ class Link:
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._ready.set()
         try:
             self._loop.run_until_complete(self._live())

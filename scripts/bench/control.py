@@ -2,28 +2,29 @@
 
     scripts/bench/control [--repeats 400] [--json FILE]
 
-lookup      750 keys (12k tokens at 16 a block), all sealed, idle tier: from the call of `SchedulerBus.lookup` to the answer in
-            the caller's hands, and the bare request/reply of the same message for comparison
+lookup      750 keys (12k tokens at 16 a block), all sealed, idle tier: through the connector's bus (two threads, an event loop),
+            and from a plain blocking client, beside an echo of as many bytes
 intents     one key each, all known to the tier, until the last one is acknowledged
-visible     `written` at node a ▶ sealed ▶ delta ▶ a lookup that waits at node b has the page's bytes (fetched over NIXL), and the
-            part of it until node b's tier knows the owner
+visible     `written` at node a ▶ sealed ▶ delta ▶ metaserver ▶ pin ▶ READ ▶ verified: until lookups that wait at a and at b are
+            answered; the difference is what a page needs from one tier to the other
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import multiprocessing
+import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from pegaflow.common import clock
-from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u64s
-from pegaflow.common.wire.messages import catalogue, loads
+from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
+from pegaflow.common.wire.messages import loads
 from report import Goal, at_most, percentile, show
 from stack import Engine, Stack, keys, until
 
@@ -55,28 +56,50 @@ def lookups(engine: Engine, wanted: list[bytes], repeats: int) -> list[float]:
     return times
 
 
-def bare_lookups(stack: Stack, engine: Engine, wanted: list[bytes], repeats: int) -> list[float]:
-    """Milliseconds, request and reply only, from a loop that does nothing else."""
+def plain_lookups(stack: Stack, engine: Engine, wanted: list[bytes], repeats: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of the same lookup from a plain blocking DEALER, and of an echo of as many bytes by a ROUTER that only echoes.
+
+    In turns, so that a slow second of the machine hits both.
+    """
     attached = engine.scheduler._attached
     if attached is None:
         raise SystemExit("not attached")
+    context = multiprocessing.get_context("spawn")
+    echo_at = f"ipc://{stack.folder}/echo.sock"
+    echo = context.Process(target=_echo, args=(echo_at, 12 * len(wanted)), daemon=True)
+    echo.start()
+    factory = SocketFactory()
+    tier, mirror = factory.dealer(stack.endpoint("a")), factory.dealer(echo_at)
+    times: list[float] = []
+    echoes: list[float] = []
+    for i in range(repeats):
+        # Numbers far above the scheduler's own: its `alive` says nothing about them.
+        ask = loads.Lookup(attached.session, attached.token, (1 << 40) + i, "bench", wanted, [], 2000, False)
+        start = time.perf_counter()
+        tier.send_multipart(encode(ask, RequestHeader(2 * i + 1, 5000, 0)))
+        hits = open_envelope(tier.recv_multipart(), ReplyHeader).message()
+        times.append((time.perf_counter() - start) * 1e3)
+        if hits.full != len(wanted):
+            raise SystemExit(f"{hits.full} of {len(wanted)} keys found")
+        release = loads.Release(attached.session, attached.token, u64s([hits.lease]))
+        tier.send_multipart(encode(release, RequestHeader(2 * i + 2, 5000, 0)))
+        tier.recv_multipart()
+        frames = encode(ask, RequestHeader(i, 5000, 0))
+        start = time.perf_counter()
+        mirror.send_multipart(frames)
+        mirror.recv_multipart()
+        echoes.append((time.perf_counter() - start) * 1e3)
+    factory.close()
+    echo.kill()
+    echo.join()
+    return times, echoes
 
-    async def run() -> list[float]:
-        factory = SocketFactory()
-        client = RpcClient(factory, asyncio.get_running_loop(), stack.endpoint("a"))
-        times = []
-        for i in range(repeats):
-            # Numbers far from the scheduler's own; `alive` does not list them, so each is asked and released at once.
-            ask = loads.Lookup(attached.session, attached.token, (1 << 40) + i, "bench", wanted, [], 2000, False)
-            start = time.perf_counter()
-            hits = await client.request(ask, 5.0)
-            times.append((time.perf_counter() - start) * 1e3)
-            await client.request(loads.Release(attached.session, attached.token, u64s([hits.lease])), 5.0)
-        client.close()
-        factory.close()
-        return times
 
-    return asyncio.run(run())
+def _echo(endpoint: str, reply_bytes: int) -> None:
+    sock, _ = SocketFactory().router(endpoint)
+    reply = bytes(reply_bytes)
+    while True:
+        sock.send_multipart([sock.recv_multipart()[0], reply])
 
 
 def intents(engine: Engine, wanted: list[bytes]) -> float:
@@ -93,52 +116,34 @@ def intents(engine: Engine, wanted: list[bytes]) -> float:
     return INTENTS / (time.perf_counter() - start)
 
 
-def visible(stack: Stack, p: Engine, d: Engine, repeats: int) -> tuple[list[float], list[float]]:
-    """Milliseconds until a waiting `locate` at the metaserver is answered, and until a waiting lookup at b has the page."""
-    located: list[float] = []
-    loaded: list[float] = []
-    endpoint = stack.metaserver
-    for _ in range(repeats):
+def visible(stack: Stack, p: Engine, d: Engine, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds from `written` at node a until a lookup that waits there is answered (sealed), until one at node b is (the
+    page's bytes are there, verified), and between the two."""
+    found: dict[str, list[float]] = {"sealed": [], "elsewhere": [], "between": []}
+    for i in range(repeats):
         wanted = keys(1)
         ref = p.scheduler.publish_intent(wanted, [16], [0], ["bench"], 0)
         grant = p.rank.take_grant(ref, clock.now() + 10) if ref is not None else None
         if grant is None:
             raise SystemExit("no grant")
-        located.append(_locate_time(endpoint, p, grant, wanted))
-        wanted = keys(1)
-        ref = p.scheduler.publish_intent(wanted, [16], [0], ["bench"], 0)
-        grant = p.rank.take_grant(ref, clock.now() + 10) if ref is not None else None
-        if grant is None or not d.scheduler.lookup(1 << 41, "bench", wanted, [], 10.0, True):
-            raise SystemExit("no grant")
-        until("node b waits", lambda: stack.dump("b")["lookups"] == 1)
+        for engine in (p, d):
+            engine.scheduler.lookup((1 << 41) + i, "bench", wanted, [], 10.0, True)
+        until("both wait", lambda: all(stack.dump(node)["lookups"] == 1 for node in "ab"))
+        times: dict[str, float] = {}
         start = time.perf_counter()
         p.rank.written(grant, list(grant.positions))
-        while not (answers := d.scheduler.drain()):
-            time.sleep(0.00005)
-        loaded.append((time.perf_counter() - start) * 1e3)
-        if answers[0].full != 1 or answers[0].lease is None:
-            raise SystemExit(f"node b did not get the page: {answers[0].code}")
-        d.scheduler.release(answers[0].lease)
-    return located, loaded
-
-
-def _locate_time(endpoint: str, p: Engine, grant: Any, wanted: list[bytes]) -> float:
-    async def run() -> float:
-        factory = SocketFactory()
-        client = RpcClient(factory, asyncio.get_running_loop(), endpoint)
-        waiting = asyncio.ensure_future(client.request(catalogue.Locate("bench", wanted, 5000, True), 6.0))
-        await client.request(catalogue.Nodes(), 5.0)  # the same socket keeps order: the locate waits there by now
-        start = time.perf_counter()
-        p.rank.written(grant, list(grant.positions))
-        answer = await waiting
-        took = (time.perf_counter() - start) * 1e3
-        client.close()
-        factory.close()
-        if answer.states[0] != catalogue.SEALED:
-            raise SystemExit("the metaserver did not see the page")
-        return took
-
-    return asyncio.run(run())
+        while len(times) < 2:
+            for name, engine in (("sealed", p), ("elsewhere", d)):
+                for answer in engine.scheduler.drain():
+                    times[name] = (time.perf_counter() - start) * 1e3
+                    if answer.full != 1 or answer.lease is None:
+                        raise SystemExit(f"the page was not found: {answer.code}")
+                    engine.scheduler.release(answer.lease)
+            time.sleep(0.00002)
+        found["sealed"].append(times["sealed"])
+        found["elsewhere"].append(times["elsewhere"])
+        found["between"].append(times["elsewhere"] - times["sealed"])
+    return found
 
 
 def row(what: str, values: list[float]) -> dict[str, Any]:
@@ -163,14 +168,19 @@ def main() -> int:
         save(p, wanted)
         until("all pages are sealed", lambda: stack.dump("a")["pages"].get("sealed") == LOOKUP_KEYS)
         whole = lookups(p, wanted, arguments.repeats)
-        bare = bare_lookups(stack, p, wanted, arguments.repeats)
-        rows += [row(f"lookup of {LOOKUP_KEYS} keys, connector", whole), row(f"lookup of {LOOKUP_KEYS} keys, bare request", bare)]
-        goals.append(at_most(f"lookup of {LOOKUP_KEYS} keys from another process, p50 ms", percentile(bare, 0.5), 0.4))
-        rate = intents(p, wanted)
-        rows.append({"what": "intents of one key", "per_s": rate})
-        located, loaded = visible(stack, p, d, max(20, arguments.repeats // 8))
-        rows += [row("written -> visible at the metaserver", located), row("written -> page at the other tier", loaded)]
-        goals.append(at_most("sealed -> visible at the other tier, p50 ms", percentile(loaded, 0.5), 3.0))
+        plain, echoes = plain_lookups(stack, p, wanted, arguments.repeats)
+        rows.append(row(f"lookup of {LOOKUP_KEYS} keys, through the connector's bus", whole))
+        rows.append(row(f"lookup of {LOOKUP_KEYS} keys, plain blocking client", plain))
+        rows.append(row("echo of as many bytes, same client", echoes))
+        ratio = statistics.median(a / b for a, b in zip(plain, echoes, strict=True))
+        rows.append({"what": "lookup / echo, pair by pair", "ratio": ratio})
+        goals.append(at_most(f"lookup of {LOOKUP_KEYS} keys from another process, p50 ms", percentile(plain, 0.5), 0.4))
+        rows.append({"what": "intents of one key", "per_s": intents(p, wanted)})
+        found = visible(stack, p, d, max(40, arguments.repeats // 4))
+        rows.append(row("written -> sealed, at the own tier", found["sealed"]))
+        rows.append(row("written -> page at the other tier", found["elsewhere"]))
+        rows.append(row("sealed -> page at the other tier", found["between"]))
+        goals.append(at_most("sealed -> visible at the other tier, p50 ms", percentile(found["between"], 0.5), 3.0))
         p.close()
         d.close()
     show(rows, goals, arguments.json)

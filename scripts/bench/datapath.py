@@ -4,11 +4,13 @@
 
 save    the connector's copy code, `written`, checksum by the tier, until a lookup finds all pages sealed. Intent and grant are
         shown beside it: in vLLM they happen while the forward pass runs
+store   the connector's copy code alone, into granted slots: `save` without words, checksum and sealing
+hash    the checksum of the same bytes by the same function, alone: what sealing must cost at least
 load    lookup, lease, the connector's copy code, generations checked before and after, release
 copy    one `numpy.copyto` of the same bytes from one buffer into another, pages of the same size: what memory allows here
 fetch   READs of the same sizes through two movers, beside two bare NIXL agents (nixl_pair.py)
 
-Each round measures copy, save, copy, load in turn; a ratio is taken within its round, the median of the ratios is shown.
+Each round measures copy, save, copy, load, store and hash in turn; a ratio is taken within its round, the median of the ratios is shown.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 import nixl_pair
 import numpy as np
 import torch
+import xxhash
 from pegaflow.common import clock
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.quantity import size
@@ -90,6 +93,22 @@ class Round:
             raise SystemExit(f"only {answer.full} of {count} pages were sealed: {answer.code}")
         scheduler.release(answer.lease)
 
+    def store(self, grant: Grant) -> None:
+        """Copies once more into slots that are this rank's until it says its last word; that comes with `abandon`."""
+        view = self.engine.rank.begin_copy(grant.ref.session)
+        if view is None:
+            raise SystemExit("the session ended")
+        self.copier.store(view.memory, list(grant.positions), [slot * GRANULE for slot in grant.slots], self.copier.mark())
+        self.engine.rank.end_copy()
+
+    def abandon(self, grant: Grant) -> None:
+        self.engine.rank.abandoned(grant, list(grant.positions))
+
+    def hash(self) -> None:
+        memory = memoryview(self.source)
+        for start in range(0, self.blocks * self.page_bytes, self.page_bytes):
+            xxhash.xxh3_128_digest(memory[start : start + self.page_bytes])
+
     def load(self, wanted: list[bytes]) -> None:
         answer = self.engine.lookup(wanted)
         if answer.full != len(wanted) or answer.lease is None:
@@ -128,8 +147,8 @@ def local_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
             engine = Engine(stack, "a", page_bytes, name)
             copier = make_copier(caches(layers, segment, blocks), blocks, 32)
             turn = Round(engine, copier, blocks, page_bytes)
-            times: dict[str, list[float]] = {"copy": [], "grant": [], "save": [], "load": []}
-            ratios: dict[str, list[float]] = {"save": [], "load": []}
+            times: dict[str, list[float]] = {"copy": [], "grant": [], "save": [], "store": [], "hash": [], "load": []}
+            ratios: dict[str, list[float]] = {"save": [], "store": [], "load": []}
             for i in range(repeats + 2):
                 wanted = keys(blocks)
                 before = timed(turn.copy)
@@ -140,22 +159,31 @@ def local_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
                 middle = timed(turn.copy)
                 load = timed(lambda: turn.load(wanted))  # noqa: B023
                 after = timed(turn.copy)
+                again = turn.grant(keys(blocks))
+                store = timed(lambda: turn.store(again))  # noqa: B023
+                turn.abandon(again)
+                hashed = timed(turn.hash)
                 if i < 2:
                     continue  # the first rounds touch memory for the first time
                 times["copy"] += [before, middle, after]
                 times["grant"].append(granted)
                 times["save"].append(save)
                 times["load"].append(load)
+                times["store"].append(store)
+                times["hash"].append(hashed)
+                ratios["store"].append(after / store)
                 ratios["save"].append((before + middle) / 2 / save)
                 ratios["load"].append((middle + after) / 2 / load)
             engine.close()
         gigabytes = blocks * page_bytes / 1e9
         row: dict[str, Any] = {"what": name, "pages": blocks, "page_KiB": page_bytes >> 10}
-        for what in ("copy", "save", "load"):
+        for what in ("copy", "store", "hash", "save", "load"):
             row[f"{what}_GB/s"] = gigabytes / statistics.median(times[what])
         row["grant_ms"] = statistics.median(times["grant"]) * 1e3
         for what, values in ratios.items():
             row[f"{what}/copy"] = statistics.median(values)
+            if what == "store":
+                continue
             goals.append(at_least(f"{what} of {name} against a plain copy", statistics.median(values), 0.8))
         rows.append(row)
     return rows, goals

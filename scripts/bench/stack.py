@@ -116,6 +116,7 @@ class Engine:
         for bus in (self.scheduler, self.rank):
             if bus.wait_attached(30) is not AttachState.ATTACHED:
                 raise SystemExit("the engine could not attach to the tier")
+        until("both halves know of each other", lambda: self.scheduler._complete)
 
     def lookup(self, wanted: list[bytes], *, expected: bool = False) -> LookupAnswer:
         """Sends and waits; the caller owns the lease."""

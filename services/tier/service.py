@@ -55,7 +55,7 @@ from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.probes import PROBE_S, Probes
 from pegaflow.services.tier.state import Agent, Place, TierState
 
-TICK_S = 0.05
+TICK_S = 0.02
 HELLO_S = 0.5
 PIN_BUDGET_S = 1.0
 BYE_S = 0.5

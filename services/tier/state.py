@@ -87,6 +87,7 @@ class TierState:
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
         self.lookups.fetches = self.fetches
         self._beat_at = 0.0
+        self._unacknowledged: dict[tuple[int, int], None] = {}
         self._walks: dict[tuple[int, int], _Walk] = {}
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
@@ -301,7 +302,11 @@ class TierState:
                     self.saves.ended(session, member, message)
             else:
                 self.counts["bad_publications"] += 1
-        self._ack(session, member)
+            # PERF: progress is acknowledged with the next tick, well before the publisher would repeat; a save of many pages says
+            # `written` every few milliseconds, and each acknowledgement wakes every process of the engine.
+            self._unacknowledged[session.number, member.number] = None
+        else:
+            self._ack(session, member)
 
     def _ack(self, session: Session, member: Member) -> None:
         session.events += 1
@@ -358,7 +363,15 @@ class TierState:
         else:
             self._session_beat(session)
 
+    def _acknowledge(self) -> None:
+        for number, member in self._unacknowledged:
+            session = self.sessions.by_number.get(number)
+            if session is not None and member in session.members:
+                self._ack(session, session.members[member])
+        self._unacknowledged.clear()
+
     def _tick(self, now: float) -> None:
+        self._acknowledge()
         self.leases.expire(now)
         self.pages.settle()
         self.fetches.expire(now)

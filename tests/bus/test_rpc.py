@@ -122,7 +122,7 @@ def test_a_server_that_restarts_answers_the_same_client(tmp_path: Path) -> None:
         assert (await client.request(Ping(), 20)).epoch == EPOCH
         server.close()
         server = await bound_again(lambda: PingServer(factory, loop, endpoint, EPOCH + 1))
-        # A request that went into the dying connection is lost: ZeroMQ had taken it already. Its deadline says so; the next one counts.
+        # A request that went into the dying connection is lost: ZeroMQ had taken it already. The next one counts.
         for _ in range(40):
             with contextlib.suppress(RemoteError):
                 assert (await client.request(Ping(), 0.5)).epoch == EPOCH + 1

@@ -219,7 +219,7 @@ def test_the_table_stands_before_the_grant_and_sealed_before_its_delta() -> None
     keys = [key(1)]
     out = script.publish(("p", "scheduler", 0), Intent(EPOCH, 1, keys, u32s([16]), b"", ["r"], u32s([0])))
     kinds = [type(c).__name__ if not isinstance(c, commands.Publish) else c.message.KIND for c in out]
-    assert kinds == ["Table", "grant", "intent_seen", "ack", "delta"]
+    assert kinds == ["Table", "grant", "intent_seen", "delta"]
     assert out[0].generation == 1  # type: ignore[union-attr]
     assert deltas(out) == [(key(1), PENDING)]
     grant = next(c.message for c in out if isinstance(c, commands.Publish) and isinstance(c.message, Grant))
