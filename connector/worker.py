@@ -26,7 +26,7 @@ from pegaflow.connector.work import RankReport, SaveOrder, SaveWork, StepWork
 GRANT_WAIT_S = 0.05
 """After the forward pass. The intent went out before it, so a grant that is not here by now will not come soon."""
 
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 24 << 20
 """Copied under one bracket, then answered for: the tier checksums a chunk while the next one is copied, and a re-attach
 waits no longer than for one."""
 

@@ -10,7 +10,8 @@ load    lookup, lease, the connector's copy code, generations checked before and
 copy    one `numpy.copyto` of the same bytes from one buffer into another, pages of the same size: what memory allows here
 fetch   READs of the same sizes through two movers, beside two bare NIXL agents (nixl_pair.py)
 
-Each round measures copy, save, copy, load, store and hash in turn; a ratio is taken within its round, the median of the ratios is shown.
+Each round measures copy, save, copy, load, store and hash in turn; a ratio is taken within its round, the median of the ratios is
+shown.
 """
 
 from __future__ import annotations

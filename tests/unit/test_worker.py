@@ -30,7 +30,7 @@ class FakePool:
 
 
 class FakeCopier(Copier):
-    layout = PageLayout.of(4, [("l", 1 << 20, "uint8[1048576]")])  # eight pages go at a time
+    layout = PageLayout.of(4, [("l", 1 << 20, "uint8[1048576]")])  # twenty-four pages go at a time
 
     def __init__(self) -> None:
         self.stored: list[tuple[int, int]] = []
@@ -177,7 +177,7 @@ def test_many_pages_go_in_chunks_and_a_bad_one_fails_those_from_its_chunk_on(ran
     blocks = tuple(range(100, 150))
     rank.half.start_loads(StepWork(1, None, (load(blocks, list(range(50))),)))
     done = rank.wait(received)
-    assert done.bad_blocks == set(range(140, 150))
+    assert done.bad_blocks == set(range(124, 150))
     assert done.report.failed == {"r": "generation_changed"}
     assert not done.refused
 
@@ -268,8 +268,8 @@ def test_a_copy_that_raises_abandons_and_ends_the_save(rank: Rank, caplog: pytes
 
 
 def test_each_chunk_is_answered_for_before_the_next_is_copied(rank: Rank) -> None:
-    count = 20
+    count = 50
     rank.bus.grant = grant(list(range(count)), list(range(100, 100 + count)))
     rank.half.start_saves(SaveWork(REF, (SaveOrder(1, 0, tuple(range(count)), False),)))
     rank.wait(ended(1))
-    assert rank.bus.answers == [("written", tuple(range(8))), ("written", tuple(range(8, 16))), ("written", tuple(range(16, 20)))]
+    assert rank.bus.answers == [("written", tuple(range(24))), ("written", tuple(range(24, 48))), ("written", (48, 49))]
