@@ -91,7 +91,8 @@ def test_no_intent_before_every_rank_is_attached(tmp_path: Path) -> None:
     def publish() -> bool:
         return bus.publish_intent([b"f" * 16 + bytes(32)], [16], [0], ["r"], 0) is not None
 
-    on_its_thread(bus, lambda: (joining(bus, tmp_path), beat(2)))
+    on_its_thread(bus, lambda: joining(bus, tmp_path))
+    on_its_thread(bus, lambda: beat(2))
     assert bus.session() == SessionId(EPOCH, SESSION)
     assert not publish()
     on_its_thread(bus, lambda: beat(3))
@@ -107,7 +108,8 @@ def test_a_late_word_of_an_old_session_does_not_pay_for_a_new_grant_of_the_same_
         assert bus._events is not None
         bus._events._on_frames(encode(message, EventHeader("a", bus._epoch, seq), session_topic(SESSION)))
 
-    on_its_thread(bus, lambda: (joining(bus, tmp_path), come(1)))
+    on_its_thread(bus, lambda: joining(bus, tmp_path))
+    on_its_thread(bus, lambda: come(1))
     old = bus._grants[1].grant
 
     def new_life() -> None:
