@@ -15,6 +15,9 @@ from deployment.reference import Expected
 
 from .conftest import Deployment
 
+LONG = 240
+"""Ids of an answer that something dies in: several seconds of decoding."""
+
 pytestmark = pytest.mark.timeout(1500)  # the first test starts the deployment; a vLLM that was killed takes a minute
 
 
@@ -28,7 +31,7 @@ def test_the_proof_holds(deployment: Deployment) -> None:
 
 
 def test_router_killed_in_mid_answer(deployment: Deployment) -> None:
-    expected = longest(deployment)
+    expected = long_answer(deployment)
     cut = broken_off(deployment, expected, "router")
     assert cut.ids == expected.answer.ids[: len(cut.ids)]
     assert cut.failure is not None  # nobody is left who could have ended the answer
@@ -38,7 +41,7 @@ def test_router_killed_in_mid_answer(deployment: Deployment) -> None:
 
 
 def test_decode_engine_killed_in_mid_answer(deployment: Deployment) -> None:
-    expected = longest(deployment)
+    expected = long_answer(deployment)
     cut = broken_off(deployment, expected, "vllm-d")
     assert cut.ids == expected.answer.ids[: len(cut.ids)]
     # The only decode engine is gone: an error frame that says so, never a clean end and never a wrong token.
@@ -67,7 +70,7 @@ def test_prefill_engine_killed_and_finds_its_pages_again(deployment: Deployment)
 
 
 def test_decode_nodes_tier_killed_in_mid_answer(deployment: Deployment) -> None:
-    expected = longest(deployment)
+    expected = long_answer(deployment)
     cut = broken_off(deployment, expected, "tier-b")
     # D has the pages in its own blocks by then: it goes on as if nothing had happened.
     assert (cut.failure, cut.ids) == (None, expected.answer.ids)
@@ -119,6 +122,19 @@ def back(deployment: Deployment, engine: str) -> None:
 def longest(deployment: Deployment) -> Expected:
     """Of the prompts with a tail."""
     return max((one for one in deployment.references.plain if one.has_tail), key=lambda one: len(one.prompt_ids))
+
+
+def long_answer(deployment: Deployment) -> Expected:
+    """The longest prompt again with an answer of LONG ids, so that its middle is long enough to kill something in it.
+
+    What is right was said by this deployment, undisturbed; its first ids are those of one vLLM alone.
+    """
+    expected = longest(deployment)
+    case = expected.case._replace(body=expected.case.body | {"max_tokens": LONG, "ignore_eos": True})
+    answer = ask(deployment.router, case)
+    assert answer.ids[: len(expected.answer.ids)] == expected.answer.ids
+    assert len(answer.ids) == LONG
+    return expected._replace(case=case, answer=answer)
 
 
 def right(answer: Answer, expected: Expected) -> bool:
