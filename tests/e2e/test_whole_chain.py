@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
 
 from deployment import counters, metrics
 from deployment.answers import Answer, ask
+from deployment.cases import Case
 from deployment.http import HttpFailure, Server
 from deployment.proof import Proof
 from deployment.readiness import probes, wait_ready, wait_until
 from deployment.reference import Expected
 
 from .conftest import Deployment
+
+LENGTHS = (5, 31, 33, 64, 90, 130, 130, 200, 257, 300)
+TOGETHER = 12
+FAULTS = (
+    ("tier-a", "kill"),
+    ("tier-b", "stop"),
+    ("metaserver", "kill"),
+    ("tier-a", "stop"),
+    ("tier-b", "kill"),
+    ("metaserver", "stop"),
+    ("tier-a", "kill"),
+)
 
 LONG = 240
 """Ids of an answer that something dies in: several seconds of decoding."""
@@ -85,6 +102,43 @@ def test_decode_nodes_tier_killed_in_mid_answer(deployment: Deployment) -> None:
 
     # D's processes attach one by one; until then D computes, which is right as well.
     wait_until("D loads again", loads_again, 15)
+    no_leftovers(deployment)
+
+
+def test_faults_while_requests_run(deployment: Deployment) -> None:
+    """Twelve requests at a time; tiers and metaserver are killed and stopped between them. A client sees right answers only."""
+    cases = [deployment.prompts.completion(f"harbour {i % 4}", length) for i, length in enumerate(LENGTHS)]
+    engine = Server(deployment.plan.ports.p)
+    right_ids = {case.name: ask(engine, case).ids for case in cases}
+    done: list[str] = []
+
+    def one(case: Case) -> None:
+        assert ask(deployment.router, case).ids == right_ids[case.name], case.name
+        done.append(case.name)
+
+    with ThreadPoolExecutor(TOGETHER) as clients:
+        answers = [clients.submit(one, cases[i % len(cases)]) for i in range(len(cases) * 6)]
+
+        def progress(count: int) -> Callable[[], bool]:
+            target = min(len(done) + count, len(answers))
+            return lambda: len(done) >= target or any(answer.done() and answer.exception() for answer in answers)
+
+        for victim, how in FAULTS:
+            wait_until("a few more are answered", progress(4), 120)
+            if how == "kill":
+                deployment.supervision.kill(victim)
+                continue
+            pid = deployment.supervision.process(victim).pid
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                wait_until(f"requests are answered although {victim} stands still", progress(2), 120)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        for answer in answers:
+            answer.result()
+    known = probes(deployment.plan.ports)
+    for victim in dict.fromkeys(victim for victim, _ in FAULTS):
+        wait_ready(deployment.supervision, known[victim])  # the last one may still be on its way back
     no_leftovers(deployment)
 
 
