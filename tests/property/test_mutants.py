@@ -1,0 +1,25 @@
+"""The oracle has teeth: each fault in `oracle/mutants.py`, put back into the connector, is found, and for what it is."""
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from oracle.machine import OracleMachine
+from oracle.mutants import MUTANTS, Mutant
+
+SETTINGS = settings(
+    max_examples=3_000,
+    stateful_step_count=30,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    print_blob=False,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_the_oracle_finds(mutant: Mutant) -> None:
+    with mutant(), pytest.raises(AssertionError, match=MUTANTS[mutant]):
+        run_state_machine_as_test(OracleMachine, settings=SETTINGS)
