@@ -183,7 +183,7 @@ def main() -> int:
         goals.append(at_most("sealed -> visible at the other tier, p50 ms", percentile(found["between"], 0.5), 3.0))
         p.close()
         d.close()
-    show(rows, goals, arguments.json)
+    show([rows], goals, arguments.json)
     return 0
 
 

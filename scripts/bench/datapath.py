@@ -43,6 +43,8 @@ SHAPES = {
     "8b-like 32x64KiB": (32, 64 << 10),
 }
 
+FETCH_TRIES = 5
+
 
 def caches(layers: int, segment: int, blocks: int) -> dict[str, torch.Tensor]:
     """A KV cache as vLLM's CPU build lays it out: one storage, layers far apart, one layer's block contiguous."""
@@ -195,7 +197,9 @@ def fetch_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
     goals: list[Goal] = []
     for name, (layers, segment) in SHAPES.items():
         page_bytes = layers * segment
-        found = nixl_pair.compare(page_bytes, max(4, total // page_bytes), repeats)
+        # Each comparison starts its four processes anew: how a process and its memory happen to lie moves its rate by a quarter.
+        tries = [nixl_pair.compare(page_bytes, max(4, total // page_bytes), repeats) for _ in range(FETCH_TRIES)]
+        found = sorted(tries, key=lambda one: one.ratio)[FETCH_TRIES // 2]
         row = {"what": f"fetch {name}", "pages": found.pages, "page_KiB": page_bytes >> 10}
         rows.append(row | {"bare_nixl_GB/s": found.bare_gb_s, "movers_GB/s": found.movers_gb_s, "movers/bare": found.ratio})
         goals.append(at_least(f"fetch of {name} against two bare NIXL agents", found.ratio, nixl_pair.GOAL))
@@ -210,10 +214,7 @@ def main() -> int:
     arguments = parser.parse_args()
     rows, goals = local_rows(arguments.repeats, arguments.total)
     more_rows, more_goals = fetch_rows(arguments.repeats, arguments.total)
-    show(rows, [], None)
-    show(more_rows, [*goals, *more_goals], None)
-    if arguments.json:
-        show([*rows, *more_rows], [*goals, *more_goals], arguments.json)
+    show([rows, more_rows], [*goals, *more_goals], arguments.json)
     return 0
 
 

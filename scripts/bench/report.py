@@ -38,9 +38,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def show(rows: Sequence[dict[str, Any]], goals: Sequence[Goal], json_file: Path | None) -> None:
-    """Prints the table and the goals; writes the JSON if asked."""
-    if rows:
+def show(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json_file: Path | None) -> None:
+    """Prints each table, then the goals; writes the JSON if asked, with all rows in one list."""
+    for rows in tables:
         names = list(dict.fromkeys(name for row in rows for name in row))
         cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
         widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
@@ -54,7 +54,7 @@ def show(rows: Sequence[dict[str, Any]], goals: Sequence[Goal], json_file: Path 
         document = {
             "machine": machine(),
             "versions": versions(),
-            "rows": list(rows),
+            "rows": [row for rows in tables for row in rows],
             "goals": [asdict(goal) for goal in goals],
         }
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
