@@ -17,14 +17,16 @@ shown.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nixl_pair
 import numpy as np
 import torch
 import xxhash
@@ -197,13 +199,25 @@ def fetch_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
     goals: list[Goal] = []
     for name, (layers, segment) in SHAPES.items():
         page_bytes = layers * segment
-        # Each comparison starts its four processes anew: how a process and its memory happen to lie moves its rate by a quarter.
-        tries = [nixl_pair.compare(page_bytes, max(4, total // page_bytes), repeats) for _ in range(FETCH_TRIES)]
-        found = sorted(tries, key=lambda one: one.ratio)[FETCH_TRIES // 2]
-        row = {"what": f"fetch {name}", "pages": found.pages, "page_KiB": page_bytes >> 10}
-        rows.append(row | {"bare_nixl_GB/s": found.bare_gb_s, "movers_GB/s": found.movers_gb_s, "movers/bare": found.ratio})
-        goals.append(at_least(f"fetch of {name} against two bare NIXL agents", found.ratio, nixl_pair.GOAL))
+        # Each comparison starts its processes anew: how a process and its memory happen to lie moves its rate by a quarter.
+        tries = sorted((_compare(page_bytes, repeats, total) for _ in range(FETCH_TRIES)), key=lambda one: float(one["ratio"]))
+        found = tries[FETCH_TRIES // 2]
+        row = {"what": f"fetch {name}", "pages": found["pages"], "page_KiB": page_bytes >> 10}
+        row |= {"bare_nixl_GB/s": found["bare_gb_s"], "movers_GB/s": found["movers_gb_s"], "movers/bare": found["ratio"]}
+        rows.append(row)
+        goals.append(at_least(f"fetch of {name} against two bare NIXL agents", found["ratio"], 0.9))
     return rows, goals
+
+
+def _compare(page_bytes: int, repeats: int, total: int) -> dict[str, Any]:
+    """In a process of its own: one that has torch in it reads faster than one that has not, and movers have not."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "pair.json")
+        flags = ["--repeats", str(repeats), "--page", str(page_bytes), "--total", str(total), "--json", str(out)]
+        command = [sys.executable, str(Path(__file__).with_name("nixl_pair.py")), *flags]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["results"][0]
+        return found
 
 
 def main() -> int:
