@@ -22,10 +22,10 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.version import package_version
-from pegaflow.common.wire.errors import ErrorCode, LocalError
+from pegaflow.common.wire.errors import LocalError
 from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.catalogue import Hello
-from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services.control import commanded
 from pegaflow.services.metaserver import events
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
 from pegaflow.services.metaserver.config import MetaserverConfig
@@ -134,21 +134,7 @@ class MetaserverService:
                 self.handle(events.Asked(request, message))
 
     def _commanded(self, request: Request) -> None:
-        match request.message:
-            case operate.Ping() | operate.Status() | operate.Dump():
-                self._asked(request)
-            case operate.Drain():
-                request.reply(Done())
-                self._lifecycle.drain("control")
-            case operate.LogLevel(level):
-                try:
-                    logs.set_level(level)
-                except ValueError as error:
-                    request.fail(ErrorCode.BAD_MESSAGE, str(error))
-                else:
-                    request.reply(Done())
-            case other:
-                request.fail(ErrorCode.UNSUPPORTED, f"control does not answer {other.KIND}")
+        commanded(request, self._lifecycle, self._asked)
 
     # --- out ---------------------------------------------------------------------------------------------------------
 

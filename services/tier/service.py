@@ -29,7 +29,7 @@ from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from pegaflow.common.wire.messages import catalogue, operate, transfer
 from pegaflow.common.wire.messages.attach import Attach, Attached
-from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services.control import commanded
 from pegaflow.services.tier import events
 from pegaflow.services.tier.commands import (
     CloseTopic,
@@ -269,21 +269,7 @@ class TierService:
             self._probing = None
 
     def _commanded(self, request: Request) -> None:
-        match request.message:
-            case operate.Ping() | operate.Status() | operate.Dump():
-                self._asked(request)
-            case operate.Drain():
-                request.reply(Done())
-                self._lifecycle.drain("control")
-            case operate.LogLevel(level):
-                try:
-                    logs.set_level(level)
-                except ValueError as error:
-                    request.fail(ErrorCode.BAD_MESSAGE, str(error))
-                else:
-                    request.reply(Done())
-            case other:
-                request.fail(ErrorCode.UNSUPPORTED, f"control does not answer {other.KIND}")
+        commanded(request, self._lifecycle, self._asked)
 
     def _published(self, frames: list[bytes]) -> None:
         if not self._serving:

@@ -31,9 +31,9 @@ from pegaflow.services.tier.lookups import Lookups
 from pegaflow.services.tier.pages import TOPIC, Page, Pages, PageState
 from pegaflow.services.tier.saves import Saves
 from pegaflow.services.tier.sessions import Member, Session, Sessions
+from pegaflow.services.tier.walk import Walk
 
 BEAT_S = 0.5
-SYNC_KEYS = 4096
 MAX_PIN_TTL_S = 60.0
 MAX_SYNCS = 64
 
@@ -88,7 +88,7 @@ class TierState:
         self.lookups.fetches = self.fetches
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
-        self._walks: dict[tuple[int, int], _Walk] = {}
+        self._walks: dict[tuple[int, int], Walk] = {}
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
@@ -259,7 +259,7 @@ class TierState:
             while len(self._walks) >= MAX_SYNCS:
                 del self._walks[next(iter(self._walks))]
             self._flush()
-            self._walks[name] = _Walk.begin(self.pages.head, self.pages.snapshot())
+            self._walks[name] = Walk.begin(self.pages.head, self.pages.snapshot())
         walk = self._walks.get(name)
         if walk is None or message.chunk >= len(walk.cuts):
             raise RemoteError(ErrorCode.STALE_SYNC, "that snapshot is over; begin again with chunk 0")
@@ -445,24 +445,3 @@ class TierState:
             refs.update(id(page) for page in pages)
         for page in [*self.pages.index.values(), *self.pages.aside]:
             assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
-
-
-@dataclass(frozen=True, slots=True)
-class _Walk:
-    """A snapshot that is being sent: the entries as they were when it began, and where its chunks begin and end."""
-
-    head: int
-    rows: list[tuple[bytes, int, int]]
-    cuts: list[slice]
-
-    @classmethod
-    def begin(cls, head: int, rows: list[tuple[bytes, int, int]]) -> _Walk:
-        """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
-        rows.sort(key=lambda row: len(row[0]))
-        cuts: list[slice] = []
-        start = 0
-        for i in range(1, len(rows) + 1):
-            if i == len(rows) or i - start == SYNC_KEYS or len(rows[i][0]) != len(rows[start][0]):
-                cuts.append(slice(start, i))
-                start = i
-        return cls(head, rows, cuts or [slice(0, 0)])

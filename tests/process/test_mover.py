@@ -6,7 +6,6 @@ Each node is a MoverPool with its mover in a process of its own; "the owner" is 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import mmap
 import os
 import random
@@ -28,9 +27,6 @@ import uvloop
 from pegaflow.services.tier.mover.events import Limits
 from pegaflow.services.tier.mover.pool import MoverFailed, MoverPool
 from pegaflow.services.tier.mover.wire import Metadata
-
-if importlib.util.find_spec("nixl") is None:
-    pytest.skip("nixl is not installed", allow_module_level=True)
 
 TRANSPORTS = [pytest.param({}, id="cma"), pytest.param({"UCX_TLS": "tcp"}, id="tcp")]
 TCP = {"UCX_TLS": "tcp"}
