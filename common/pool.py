@@ -103,6 +103,19 @@ def table_bytes(pool_bytes: int) -> int:
     return HEADER_BYTES + ENTRY_BYTES * (pool_bytes // GRANULE)
 
 
+def _load(table: mmap.mmap, slot: int) -> SlotEntry | None:
+    at = HEADER_BYTES + ENTRY_BYTES * slot
+    raw = table[at + 8 : at + 124]
+    state, key_len, shard, rows, length, holder, checksum, key, grant = _ENTRY.unpack_from(raw, 0)
+    if state not in SlotState._value2member_map_ or key_len > MAX_KEY_BYTES:
+        return None
+    if raw == bytes(len(raw)):
+        return SlotEntry(SlotState.FREE)
+    if struct.unpack_from("=I", raw, 112)[0] != zlib.crc32(raw[:112]):
+        return None
+    return SlotEntry(SlotState(state), key[:key_len], shard, rows, length, holder, checksum, grant)
+
+
 class PoolView:
     """An engine's mapping of pool and table. Owns both mappings; whoever holds `memory` must let it go before `close()`."""
 
@@ -125,6 +138,10 @@ class PoolView:
     def generation(self, slot: int) -> int:
         """The slot's generation: one aligned load."""
         return self._words[(HEADER_BYTES + ENTRY_BYTES * slot) >> 3]
+
+    def load(self, slot: int) -> SlotEntry | None:
+        """The slot's entry, for those who look on: None if it is torn or makes no sense."""
+        return _load(self._table, slot)
 
     @property
     def backed(self) -> int:
@@ -255,16 +272,7 @@ class Pool:
 
     def load(self, slot: int) -> SlotEntry | None:
         """Reads an entry back; None if it is torn or makes no sense."""
-        at = HEADER_BYTES + ENTRY_BYTES * slot
-        raw = self._table[at + 8 : at + 124]
-        state, key_len, shard, rows, length, holder, checksum, key, grant = _ENTRY.unpack_from(raw, 0)
-        if state not in SlotState._value2member_map_ or key_len > MAX_KEY_BYTES:
-            return None
-        if raw == bytes(len(raw)):
-            return SlotEntry(SlotState.FREE)
-        if struct.unpack_from("=I", raw, 112)[0] != zlib.crc32(raw[:112]):
-            return None
-        return SlotEntry(SlotState(state), key[:key_len], shard, rows, length, holder, checksum, grant)
+        return _load(self._table, slot)
 
     def close(self) -> None:
         """Removes both files and unlocks. The memory lives on while others map it."""

@@ -105,6 +105,7 @@ class Cluster:
 
     def __init__(self, folder: Path, tiers: str = "ab", mover: bool = True, pool: str = "64MiB") -> None:
         self.folder = folder
+        self.pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
         self.metaserver_endpoint = f"tcp://127.0.0.1:{free_port()}"
         arguments = ["--requests", self.metaserver_endpoint]
         for name in ("events", "control"):
@@ -118,7 +119,7 @@ class Cluster:
                 "--runtime-dir",
                 str(self.runtime(node)),
                 "--pool-dir",
-                f"/dev/shm/pegaflow-test-{os.getpid()}",
+                str(self.pools),
             ]
             flags += ["--pool-size", pool, "--metaserver", self.metaserver_endpoint]
             for name in ("requests", "events", "control"):
@@ -144,7 +145,7 @@ class Cluster:
         for process in [*self.tiers.values(), self.metaserver]:
             process.process.send_signal(signal.SIGCONT)  # a stopped process cannot end
             process.stop()
-        shutil.rmtree(f"/dev/shm/pegaflow-test-{os.getpid()}", ignore_errors=True)
+        shutil.rmtree(self.pools, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
