@@ -6,14 +6,23 @@
 A slab belongs to one page size while any of its slots is used; wholly free slabs go back and may serve another size. Before that,
 every slot that ever started in it gets a new generation (`retired`), because a page of another size lies across those starts.
 Slots are handed out only from granules that are backed (`grow`).
+
+The cut of each slab outlives the process (`cuts`, which the owner of the allocator stores and empties). A new life withholds the
+slabs of the one before and takes each over as a whole: `adopt` with the slots that are not free, or `release`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 SLAB_GRANULES = 4096  # 64 MiB
 MIN_SLABS = 8
+
+
+def slab_granules(total: int) -> int:
+    """Granules of one slab in a pool of `total`."""
+    return max(1, min(SLAB_GRANULES, total // MIN_SLABS or total))
 
 
 @dataclass(slots=True)
@@ -30,7 +39,9 @@ class SlotAllocator:
     def __init__(self, total: int) -> None:
         self.total = total
         self.backed = 0
-        self.slab = max(1, min(SLAB_GRANULES, total // MIN_SLABS or total))
+        self.slab = slab_granules(total)
+        self.cuts: list[tuple[int, int]] = []
+        self._withheld: set[int] = set()
         self._next = 0
         self._empty: list[int] = []
         self._slabs: dict[int, _Slab] = {}
@@ -39,6 +50,30 @@ class SlotAllocator:
     def grow(self, backed: int) -> None:
         """The first `backed` granules have memory now."""
         self.backed = max(self.backed, min(backed, self.total))
+
+    def withhold(self, firsts: Iterable[int]) -> None:
+        """For a new allocator: an earlier life has cut these slabs (first granules); nothing of them is handed out as yet."""
+        self._withheld = set(firsts)
+        self._next = max(self._withheld, default=-self.slab) + self.slab
+        self._empty = [first for first in range(0, self._next, self.slab) if first not in self._withheld][::-1]
+
+    def adopt(self, first: int, size: int, used: Collection[int]) -> None:
+        """Takes a withheld slab over in its old cut; `used` are the slots, at least one, that are not free."""
+        self._withheld.remove(first)
+        taken = set(used)
+        free = [slot for slot in self._starts(first, size)[::-1] if slot not in taken]
+        slab = self._slabs[first] = _Slab(first, size, free, len(taken))
+        if free:
+            self._partial.setdefault(size, {})[first] = slab
+
+    def release(self, first: int) -> None:
+        """A withheld slab is wholly free; the caller has raised the generations of its slots."""
+        self._withheld.remove(first)
+        self._empty.append(first)
+        self.cuts.append((first, 0))
+
+    def _starts(self, first: int, size: int) -> range:
+        return range(first, first + self.slab // size * size, size)
 
     def fits(self, size: int) -> bool:
         """Can a page of `size` granules ever get a slot?"""
@@ -66,9 +101,8 @@ class SlotAllocator:
             self._next += self.slab
         else:
             return None
-        count = self.slab // size
-        slab = _Slab(first, size, [first + size * i for i in range(count - 1, -1, -1)])
-        self._slabs[first] = slab
+        slab = self._slabs[first] = _Slab(first, size, list(self._starts(first, size)[::-1]))
+        self.cuts.append((first, size))
         self._partial.setdefault(size, {})[first] = slab
         return slab
 
@@ -83,11 +117,16 @@ class SlotAllocator:
         del self._slabs[slab.first]
         self._partial.get(slab.size, {}).pop(slab.first, None)
         self._empty.append(slab.first)
-        return range(slab.first, slab.first + self.slab // slab.size * slab.size, slab.size)
+        self.cuts.append((slab.first, 0))
+        return self._starts(slab.first, slab.size)
 
     def free_granules(self) -> int:
         """Granules that no page occupies, of those that are backed."""
-        return self.backed - sum(slab.used * slab.size for slab in self._slabs.values())
+        return self.backed - sum(slab.used * slab.size for slab in self._slabs.values()) - len(self._withheld) * self.slab
+
+    def withheld(self) -> int:
+        """Slabs of an earlier life that are not taken over yet."""
+        return len(self._withheld)
 
     def capacity(self, size: int) -> int:
         """How many pages of this size the backed pool could hold at most."""
@@ -105,6 +144,8 @@ class SlotAllocator:
             assert len(set(slab.free)) == len(slab.free)
             assert bool(slab.free) == (first in self._partial.get(slab.size, {}))
             seen.add(first)
+        seen |= self._withheld
+        assert len(seen) == len(self._slabs) + len(self._withheld)
         assert not seen & set(self._empty) and len(set(self._empty)) == len(self._empty)
         assert len(seen) + len(self._empty) == self._next // self.slab
         assert self._next <= self.backed <= self.total
