@@ -33,8 +33,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
+from pegaflow.common import faults
 from pegaflow.common.quantity import duration, size
 from pegaflow.common.version import package_version
+from pegaflow.common.wire.errors import LocalError
 
 __all__ = ["EX_CONFIG", "ConfigError", "Loaded", "duration", "load", "option", "render", "resolve", "size"]
 
@@ -110,6 +112,7 @@ def load(
     """
     try:
         loaded, asked = _resolve(cls, section, prog, description, argv, environ)
+        _arm(os.environ if environ is None else environ)
     except ConfigError as error:
         print(f"{prog}: {error.code}: {error}", file=sys.stderr)
         raise SystemExit(EX_CONFIG) from None
@@ -120,6 +123,13 @@ def load(
         print(f"{prog}: config ok")
         raise SystemExit(0)
     return loaded
+
+
+def _arm(environ: Mapping[str, str]) -> None:
+    try:
+        faults.arm(environ)
+    except LocalError as error:
+        raise ConfigError(error.text) from None
 
 
 def resolve(

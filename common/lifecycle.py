@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import uvloop
-from pegaflow.common import logs
+from pegaflow.common import faults, logs
 from pegaflow.common.health import HealthServer
 
 __all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
@@ -124,6 +124,8 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
     """
     # PERF: a tier or metaserver holds millions of long-lived objects without cycles; a full collection would stop it for
     # tenths of a second and find nothing. What is imported by now is left out of all of them.
+    if faults.armed():
+        log.warning("faults_armed", variable=faults.VARIABLE, text="for tests: this process may stop, fail or die on purpose")
     gc.freeze()
     gc.set_threshold(50_000, 20, 1_000)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

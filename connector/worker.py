@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from pegaflow.common import faults
+from pegaflow.common.fault_points import Point
 from pegaflow.common.pool import GRANULE
 from pegaflow.connector.copier import Copier
 from pegaflow.connector.counters import Counters
@@ -109,6 +111,7 @@ class RankHalf:
         done, code = 0, "copy_failed"
         try:
             done, code = self._fetch(job)
+            faults.reach(Point.CONNECTOR_LOAD_BEFORE_REPORT)
         except Exception:
             self._log.exception("load_failed: request %s", load.request_id)
         if not code:
@@ -132,7 +135,9 @@ class RankHalf:
                 if any(view.generation(s) != g for s, g in zip(slots[chunk], generations[chunk], strict=True)):
                     return first, "generation_changed"
                 offsets = [slot * GRANULE for slot in slots[chunk]]
+                faults.reach(Point.CONNECTOR_LOAD_BEFORE_COPY)
                 self._copier.fetch(view.memory, load.blocks[chunk], offsets, job.mark)
+                faults.reach(Point.CONNECTOR_LOAD_AFTER_COPY)
                 if any(view.generation(s) != g for s, g in zip(slots[chunk], generations[chunk], strict=True)):
                     return first, "generation_changed"
             finally:
@@ -167,6 +172,7 @@ class RankHalf:
             if grant is not None:
                 try:
                     outcome = self._store(job, grant, granted, order)
+                    faults.reach(Point.CONNECTOR_SAVE_BEFORE_REPORT)
                 except Exception:
                     outcome = "failed"
                     self._log.exception("save_failed: save %d of intent %d", order.save, work.ref.intent)
@@ -189,7 +195,9 @@ class RankHalf:
                     break
                 try:
                     blocks = [order.blocks[position - order.first] for position in chunk]
+                    faults.reach(Point.CONNECTOR_SAVE_BEFORE_COPY)
                     self._copier.store(view.memory, blocks, [granted[p] * GRANULE for p in chunk], job.mark)
+                    faults.reach(Point.CONNECTOR_SAVE_AFTER_COPY)
                 finally:
                     self._bus.end_copy()
                 self._bus.written(grant, chunk)

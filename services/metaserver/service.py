@@ -15,18 +15,19 @@ from collections import deque
 from pathlib import Path
 from typing import assert_never
 
-from pegaflow.common import clock, logs
+from pegaflow.common import clock, faults, logs
 from pegaflow.common.bus.clone import JITTER_S
 from pegaflow.common.bus.events import NODES, EventPublisher
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
+from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.catalogue import Hello
 from pegaflow.services.control import commanded
-from pegaflow.services.metaserver import events
+from pegaflow.services.metaserver import events, fault_sites
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.metaserver.links import Links
@@ -51,6 +52,9 @@ class MetaserverService:
         self._inbox: deque[events.Event] = deque()
         self._handling = False
         self._closed = False
+        self.failed_commands = 0
+        self._step = faults.around(self._take, fault_sites.of_event)
+        self._do = faults.around(self._carry_out, fault_sites.of_command)
         self._ticker: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
 
@@ -65,6 +69,7 @@ class MetaserverService:
             self._requests = RpcServer(factory, loop, config.requests, self.epoch, self._asked, clock.now)
         except LocalError as error:
             raise StartError(error.code, error.text) from None
+        faults.reach(Point.METASERVER_START_AFTER_BIND)
         self.requests_endpoint = self._requests.endpoint
         self.events_endpoint = self._events.endpoint
         self.control_endpoint = self._control.endpoint
@@ -95,11 +100,18 @@ class MetaserverService:
         self._handling = True
         try:
             while self._inbox and not self._closed:
-                for command in self.state.handle(self._inbox.popleft(), clock.now()):
-                    self._carry_out(command)
+                self._step(self._inbox.popleft())
         finally:
             self._handling = False
         self._set_wake()
+
+    def _take(self, event: events.Event) -> None:
+        for command in self.state.handle(event, clock.now()):
+            try:
+                self._do(command)
+            except Exception:  # a message that cannot be sent must not cost others theirs
+                self.failed_commands += 1
+                log.exception("command_failed", command=type(command).__name__)
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -179,6 +191,7 @@ class MetaserverService:
             package=package_version(),
             events=self.events_endpoint,
             control=self.control_endpoint,
+            failed_commands=self.failed_commands,
             malformed=self.malformed,
             files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         )

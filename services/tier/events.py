@@ -47,10 +47,10 @@ class Backed:
 
 @dataclass(frozen=True, slots=True)
 class Hashed:
-    """Checksums of a `Hash` command's pages, 16 bytes each."""
+    """Checksums of a `Hash` command's pages, 16 bytes each; None: they could not be taken."""
 
     job: int
-    checksums: Sequence[bytes]
+    checksums: Sequence[bytes] | None
 
 
 @dataclass(frozen=True, slots=True)

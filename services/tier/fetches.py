@@ -157,15 +157,15 @@ class Fetches:
         lengths = tuple(length for page in fetch.pages for length in page.lengths)
         self._out.append(Hash(job, slots, lengths))
 
-    def verified(self, job: int, found: Sequence[bytes]) -> None:
-        """Checksums of what arrived; each page stands or falls alone."""
+    def verified(self, job: int, found: Sequence[bytes] | None) -> None:
+        """Checksums of what arrived; each page stands or falls alone. None: all fall."""
         fetch = self.verifying.pop(job)
         self.open.pop(fetch.number, None)
         bad: list[Page] = []
         at = 0
         for page in fetch.pages:
             count = len(page.slots)
-            mine = list(found[at : at + count])
+            mine = list(found[at : at + count]) if found is not None else []
             wanted = fetch.checksums[CHECKSUM_BYTES * at : CHECKSUM_BYTES * (at + count)]
             at += count
             page.refs -= 1

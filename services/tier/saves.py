@@ -189,16 +189,19 @@ class Saves:
         if not grant.pages:
             self.grants.pop(grant.number, None)
 
-    def hashed(self, job: int, checksums: Sequence[bytes]) -> None:
-        """The checksums of a job's pages, 16 bytes per slot: seals them, unless the key is sealed already."""
+    def hashed(self, job: int, checksums: Sequence[bytes] | None) -> None:
+        """The checksums of a job's pages, 16 bytes per slot: seals them, unless the key is sealed already. None: not saved."""
         at = 0
         for page in self.hashing.pop(job):
             count = len(page.slots)
-            mine = checksums[at : at + count]
+            mine = checksums[at : at + count] if checksums is not None else ()
             at += count
             page.refs -= 1
             if page.state is PageState.DOOMED:
                 self._pages.free_if_done(page)
+            elif not mine:
+                self._counts["hash_failed"] += 1
+                self._pages.doom(page)
             elif self._pages.seal(page, mine):
                 self._counts["sealed"] += 1
                 self._counts["sealed_bytes"] += page.size

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, assert_never
 
-from pegaflow.common import clock, logs
+from pegaflow.common import clock, faults, logs
 from pegaflow.common.bus.events import EventPublisher, session_topic
 from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.locks import LockProbe, clean_directory
 from pegaflow.common.pool import GRANULE, Pool
@@ -30,7 +31,7 @@ from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, Wire
 from pegaflow.common.wire.messages import catalogue, operate, transfer
 from pegaflow.common.wire.messages.attach import Attach, Attached
 from pegaflow.services.control import commanded
-from pegaflow.services.tier import events
+from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.commands import (
     CloseTopic,
     Command,
@@ -78,6 +79,8 @@ class TierService:
         self._probing: LockProbe | None = None
         self.malformed = 0
         self.failed_commands = 0
+        self.handle = faults.around(self._handle, fault_sites.of_event)
+        self._do = faults.around(self._carry_out, fault_sites.of_command)
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
@@ -86,12 +89,14 @@ class TierService:
         config = self._config
         try:
             self._pool = Pool.create(config.pool_dir / config.node, config.pool_size, self.epoch)
+            faults.reach(Point.TIER_START_AFTER_POOL)
             self._bind()
         except LocalError as error:
             raise StartError(error.code, error.text) from None
         kept = clean_directory(config.sessions_dir)
         if kept:
             log.info("old_members_alive", count=kept)
+        faults.reach(Point.TIER_START_AFTER_SCAN)
         self._hasher = Hasher(self._pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
         self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
@@ -115,6 +120,7 @@ class TierService:
         )
         if config.mover:
             await self._start_mover()
+        faults.reach(Point.TIER_START_AFTER_MOVER)
         self._serving = True
         self._every("tick", TICK_S, lambda: self.handle(events.Tick()))
         self._every("probe", PROBE_S, self._probes.look)
@@ -195,10 +201,12 @@ class TierService:
         until = self._loop.time() + self._config.drain_timeout
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
+        faults.reach(Point.TIER_DRAIN_BEFORE_BYE)
         self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
         until = self._loop.time() + BYE_S
         while self._loop.time() < until and self._metaservers.in_flight:
             await asyncio.sleep(0.005)  # a goodbye that dies in the socket leaves the node listed until it counts as dead
+        faults.reach(Point.TIER_DRAIN_AFTER_BYE)
 
     def _busy(self) -> bool:
         state = self.state
@@ -213,6 +221,7 @@ class TierService:
             timer.cancel()
         if self._allocation is not None:
             await self._allocation
+        faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
         if self._mover is not None:
             await self._mover.stop()
         for name in ("_hasher", "_probes", "_metaservers", "_peers", "_requests", "_control", "_events", "_intents"):
@@ -220,22 +229,41 @@ class TierService:
             if part is not None:
                 part.close()
         self._factory.close()
+        faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
         pool = getattr(self, "_pool", None)
         if pool is not None:
             pool.close()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: events.Event) -> None:
-        """One event through the pure tier, its commands carried out."""
+    def _handle(self, event: events.Event) -> None:
+        """One event through the pure tier, its commands carried out. Called as `handle`, between its fault points."""
         if self._closing:
             return
         for command in self.state.handle(event, clock.now()):
             try:
-                self._carry_out(command)
+                self._do(command)
             except Exception:  # a message that cannot be sent must not cost others theirs
                 self.failed_commands += 1
                 log.exception("command_failed", command=type(command).__name__)
+                self._failed(command)
+
+    def _failed(self, command: Command) -> None:
+        """What waits for this command's answer gets one, or it would keep its slots for ever."""
+        error = RemoteError(ErrorCode.INTERNAL, f"{type(command).__name__} failed here")
+        answer: events.Event
+        match command:
+            case Hash(job):
+                answer = events.Hashed(job, None)
+            case Locate(ask):
+                answer = events.LocateAnswer(ask, error)
+            case PinAt(fetch):
+                answer = events.PinAnswer(fetch, error, clock.now())
+            case Read(fetch) if self._mover is None or not self._mover.holds(fetch):
+                answer = events.ReadEnded(fetch, ErrorCode.INTERNAL)
+            case _:
+                return
+        self._loop.call_soon(self.handle, answer)
 
     def _asked(self, request: Request) -> None:
         message = request.message
@@ -290,6 +318,7 @@ class TierService:
     def _hello(self) -> None:
         if self._closing:
             return
+        faults.reach(Point.TIER_HELLO_BEFORE_SENT)
         config = self._config
         hello = catalogue.Hello(
             config.node,

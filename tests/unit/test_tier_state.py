@@ -444,6 +444,18 @@ def test_the_death_of_the_scheduler_half_ends_its_lookups_and_leases() -> None:
     assert (dump["leases"], dump["lookups"], dump["references"]) == (0, 0, 0)
 
 
+def test_pages_whose_checksum_cannot_be_taken_are_not_saved_and_leave_nothing() -> None:
+    script = Script().engine()
+    job = only(commands.Hash, script.word(script.intent([1, 2])))
+    out = script.feed(events.Hashed(job.job, None))
+    assert [state for _, state in deltas(out)] == [GONE, GONE]
+    dump = script.tier.dump()
+    assert (dump["pages"], dump["references"], dump["hashing"]) == ({}, 0, 0)
+    assert dump["free_bytes"] == dump["backed_bytes"]
+    script.save([1, 2])
+    assert script.sealed() == {1, 2}
+
+
 # --- fetching ---------------------------------------------------------------------------------------------------------
 
 

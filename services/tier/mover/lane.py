@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
+from pegaflow.common import faults
+from pegaflow.common.fault_points import Point
 from pegaflow.services.tier.mover.agent import NixlAgent, NixlError, State
 from pegaflow.services.tier.mover.descriptors import BadDescriptor, Region, build
 from pegaflow.services.tier.mover.events import Outcome
@@ -117,6 +119,7 @@ class Lane:
             case ForgetPeer(name):
                 self._drop(self._peers.pop(name, None))
             case GiveUp(job):
+                faults.reach(Point.MOVER_GIVE_UP_BEFORE_APPLIED)
                 self._cancelled.discard(job)
                 posted = self._posted.get(job)
                 if posted is not None:
@@ -136,6 +139,7 @@ class Lane:
             return
         region = Region(peer.introduction.base, peer.introduction.size)
         try:
+            faults.reach(Point.MOVER_READ_BEFORE_CONNECT)
             pages = build(self._pool, region, read.local, read.remote, read.lengths)
         except BadDescriptor as error:
             self._end(read.job, Outcome.BAD_DESCRIPTOR, str(error))
@@ -151,8 +155,11 @@ class Lane:
         connection.posted += 1
         posted = self._posted[read.job] = _Posted(connection, handle)
         self._pace.posted(time.monotonic())
+        faults.reach(Point.MOVER_READ_BEFORE_POST)
         try:
-            if self._agent.post(handle) is State.DONE:
+            state = self._agent.post(handle)
+            faults.reach(Point.MOVER_READ_AFTER_POST)
+            if state is State.DONE:
                 self._finish(read.job, posted, Outcome.DONE, "")
         except NixlError as error:
             self._fail(read.job, posted, error)
@@ -216,7 +223,9 @@ class Lane:
 
     def _end(self, job: int, outcome: Outcome, text: str) -> None:
         """Over, and nothing can land any more."""
+        faults.reach(Point.MOVER_READ_BEFORE_REPORT)
         self._emit(Ended(job, outcome, text, True))
+        faults.reach(Point.MOVER_READ_AFTER_REPORT)
 
     def _drop(self, peer: _Peer | None) -> None:
         if peer is not None and peer.connection is not None:

@@ -199,6 +199,10 @@ class MoverPool:
         self._asked[job] = Read(job, peer, local_offsets.tobytes(), remote_offsets.tobytes(), lengths.tobytes(), bytes(notify))
         self._handle(ReadAsked(job, peer))
 
+    def holds(self, job: int) -> bool:
+        """`on_done` is still to come for this job."""
+        return self._jobs.holds(job)
+
     def give_up(self, job: int) -> None:
         """The deadline passed: `on_done` with landed_late, failed_late or reaped comes when its destination is quiet."""
         self._handle(DeadlinePassed(job))

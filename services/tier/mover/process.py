@@ -27,6 +27,8 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
+from pegaflow.common import faults
+from pegaflow.common.fault_points import Point
 from pegaflow.services.tier.mover import lock as mover_lock
 from pegaflow.services.tier.mover.agent import NixlAgent
 from pegaflow.services.tier.mover.descriptors import Region
@@ -72,6 +74,7 @@ def main(argv: list[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     faulthandler.enable()
+    faults.arm(os.environ)  # the tier has checked it
     MoverProcess(arguments).run()
 
 
@@ -90,18 +93,21 @@ class MoverProcess:
         """Lock, map, register, say so, then serve commands until the parent is gone."""
         try:
             mover_lock.take(self._arguments.lock)
+            faults.reach(Point.MOVER_START_AFTER_LOCK)
             self._pool = _map(self._arguments.pool, self._arguments.size)
         except (OSError, ValueError, mover_lock.LockBusy) as error:
             self._fail("pool_unusable", f"{type(error).__name__}: {error}")
         try:
             self._agent = NixlAgent(self._arguments.agent)
             blob = self._agent.register(*self._pool)
+            faults.reach(Point.MOVER_START_AFTER_REGISTER)
         except Exception as error:
             # ImportError, and whatever the bindings raise.
             self._fail("nixl_unusable", f"{type(error).__name__}: {error}")
         metadata = Metadata(self._arguments.agent, self._pool.base, self._pool.size, blob)
         try:
             self._send(Ready(self._pool.base, metadata.pack()))
+            faults.reach(Point.MOVER_START_AFTER_READY)
             self._serve()
         except (WireBroken, OSError) as error:
             self._fail("parent_lost", f"{type(error).__name__}: {error}")
