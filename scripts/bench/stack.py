@@ -60,6 +60,11 @@ class Stack:
     def _start(self, module: str, *flags: str) -> None:
         self._processes.append(subprocess.Popen([sys.executable, "-m", module, *flags], stdin=subprocess.DEVNULL))
 
+    @property
+    def pids(self) -> list[int]:
+        """Metaserver and tiers; a tier's mover is its child."""
+        return [process.pid for process in self._processes]
+
     def _ready(self, node: str) -> bool:
         found = self.dump(node)
         return found.get("state") == "ready" and found["backed_bytes"] == found["pool_bytes"] and found["metaserver_known"]

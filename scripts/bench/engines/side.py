@@ -1,0 +1,176 @@
+"""One side of the comparison: a vLLM server, and with the connector also the tier and the metaserver it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from stack import Stack
+
+from deployment import metrics
+from deployment.http import Event, HttpFailure, Server
+from engines.journal import JournalFile
+from engines.names import PROBE, PROFILE_FILE, SCHEDULER, STEPS_FILE
+from engines.processes import Thread, command, cpu, hold, let_go, tree
+from environment.checkout import MODEL
+
+NAME = "smollm2"
+FLAGS = (
+    f"--model {MODEL} --served-model-name {NAME} --host 127.0.0.1 --dtype float32 --enforce-eager"
+    f" --block-size 32 --max-model-len 4608"
+    f" --prefix-caching-hash-algo sha256_cbor --disable-uvicorn-access-log --scheduler-cls {SCHEDULER}"
+    f" --worker-extension-cls {PROBE}"
+)
+VLLM_ROLES = {"VLLM::Eng": "engine core", "VLLM::Wor": "worker"}
+START_S = 600.0
+STOP_S = 60.0
+REJOIN_S = 30.0
+
+
+class Side:
+    """A context manager. `stack` None: vLLM alone. `profile`: the engine core's cProfile goes there at the end."""
+
+    def __init__(self, name: str, folder: Path, stack: Stack | None, profile: Path | None = None) -> None:
+        self.name, self._stack = name, stack
+        self._steps = folder / f"{name}.steps"
+        self._log = folder / f"{name}.log"
+        self._profile = profile
+        self._held = False
+
+    def __enter__(self) -> Side:
+        port = _free_port()
+        flags = [*FLAGS.split(), "--port", str(port)]
+        if self._stack is not None:
+            extra = {"pegaflow.runtime_dir": str(self._stack.folder / "a"), "pegaflow.tier": self._stack.endpoint("a")}
+            transfer = {
+                "kv_connector": "PegaKVConnector",
+                "kv_connector_module_path": "pegaflow.connector",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": extra | {"pegaflow.pd_tail_save": True, "pegaflow.pd_tail_load": True},
+            }
+            flags += ["--kv-transfer-config", json.dumps(transfer)]
+        environment = os.environ | {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
+            STEPS_FILE: str(self._steps),
+        }
+        if self._profile is not None:
+            environment[PROFILE_FILE] = str(self._profile)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *flags],
+                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        self.server = Server(port, timeout=600)
+        self.journal = JournalFile(self._steps)
+        return self
+
+    def wait_ready(self) -> None:
+        """Raises SystemExit with the end of the log."""
+        deadline = time.monotonic() + START_S
+        while self.server.status("/health")[0] != 200:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+                raise SystemExit(f"vLLM ({self.name}) did not start; the end of its log:\n{tail}")
+            time.sleep(0.2)
+
+    @property
+    def with_connector(self) -> bool:
+        return self._stack is not None
+
+    @property
+    def roots(self) -> list[int]:
+        """Engine first."""
+        return [self._process.pid, *(self._stack.pids if self._stack is not None else [])]
+
+    def cpu(self) -> dict[Thread, float]:
+        return cpu(self.roots)
+
+    def roles(self) -> dict[int, str]:
+        """What each process of this side is."""
+        found = dict.fromkeys(tree(self._process.pid), "vLLM, other")
+        for pid in found:
+            name = command(pid)
+            found[pid] = next((role for begin, role in VLLM_ROLES.items() if name.startswith(begin)), found[pid])
+        found[self._process.pid] = "API server"
+        if self._stack is not None:
+            metaserver, tier = self._stack.pids
+            found |= dict.fromkeys(tree(tier), "mover") | {metaserver: "metaserver", tier: "tier"}
+        return found
+
+    def hold(self) -> None:
+        hold(self.roots)
+        self._held = True
+
+    def let_go(self) -> None:
+        """The tier first, then the engine. Its session counts as silent until the next beat."""
+        let_go(reversed(self.roots))
+        self._held = False
+
+    def worker_threads(self) -> dict[int, str]:
+        """Native id → name of the Python threads in the worker, which is a process of its own."""
+        (names,) = self.server.post("/collective_rpc", {"method": "bench_threads"})["results"]
+        return {int(native): name for native, name in names.items()}
+
+    def profile_worker(self) -> None:
+        """Starts it, and with the second call ends it."""
+        if self._profile is not None:
+            self.server.post("/collective_rpc", {"method": "bench_profile"})
+
+    def total(self, name: str, **labels: str) -> float:
+        return metrics.take(self.server).total(name, **labels)
+
+    def forget_local(self) -> None:
+        """Empties vLLM's own prefix cache, and only that. Waits until no save pins a block any more."""
+        deadline = time.monotonic() + 30
+        while not self.server.post("/reset_prefix_cache", {}).get("success"):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{self.name}: blocks are held for ever; the prefix cache cannot be reset")
+            time.sleep(0.02)
+
+    def complete(self, prompt: list[int], tokens: int) -> None:
+        """One answer of exactly `tokens` ids. Raises HttpFailure."""
+        self.server.post("/v1/completions", _body(prompt, tokens))
+
+    def stream(self, prompt: list[int], tokens: int) -> Iterator[Event]:
+        """The answer token by token; leaving the loop ends the request."""
+        return self.server.stream("/v1/completions", _body(prompt, tokens))
+
+    def first_token(self, prompt: list[int]) -> tuple[float, float]:
+        """Seconds to the first token of a stream, and when it was asked (monotonic)."""
+        asked = time.monotonic()
+        for event in self.stream(prompt, 1):
+            return event.after, asked
+        raise HttpFailure(self.server.url(), 200, "no token came")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._held:
+            let_go(reversed(self.roots))
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _body(prompt: list[int], tokens: int) -> dict[str, object]:
+    return {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

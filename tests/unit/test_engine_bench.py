@@ -1,0 +1,55 @@
+"""The arithmetic of scripts/bench/engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.engines.figures import Kind, Spread, Step, by_kind, paired, percentile
+
+
+def test_a_percentile_lies_between_its_ranks() -> None:
+    assert percentile([5.0], 0.99) == 5.0
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0], 0.5) == 1.5
+    assert percentile([float(n) for n in range(101)], 0.99) == 99.0
+    assert percentile([4.0, 1.0], 1.0) == 4.0
+    with pytest.raises(ValueError):
+        percentile([], 0.5)
+
+
+def test_ratios_are_taken_within_their_pair() -> None:
+    """A machine that is twice as slow in one pair moves nothing."""
+    assert paired([1.0, 2.0, 4.0], [2.0, 4.0, 8.0]) == Spread(0.5, 0.5, 0.5, 3)
+    # The median of ratios, not the ratio of medians (which is 1 here).
+    assert paired([1.0, 2.0, 30.0], [2.0, 1.0, 10.0]).median == 2.0
+    spread = paired([1.0, 2.0, 3.0, 4.0, 5.0], [1.0] * 5)
+    assert (spread.low, spread.median, spread.high) == (2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize(("these", "those"), [([], []), ([1.0], []), ([1.0], [0.0]), ([-1.0], [1.0])])
+def test_what_has_no_ratio(these: list[float], those: list[float]) -> None:
+    with pytest.raises(ValueError):
+        paired(these, those)
+
+
+def test_steps_are_told_by_what_happens_beside_the_bystanders() -> None:
+    def step(start: float, ms: float, *, prefill: int = 0, decode: int = 3, loading: int = 0) -> Step:
+        return Step(start, start, start + ms / 1e3, prefill, decode, 0, loading)
+
+    steps = [
+        step(0, 10),
+        step(1, 300, prefill=512),
+        step(2, 14),  # that prompt's pages are copied now
+        step(3, 11),
+        step(4, 15, loading=1),
+        step(5, 12, prefill=1),  # the last position of the prompt that was loaded: nothing to copy
+        step(6, 10.5),
+        step(7, 9, decode=2),  # one bystander is missing
+    ]
+    found = {kind: [round(ms, 6) for ms in values] for kind, values in by_kind(steps, 3).items()}
+    assert found == {
+        Kind.QUIET: [10, 11, 10.5],
+        Kind.PREFILL: [300, 12],
+        Kind.AFTER_PREFILL: [14],
+        Kind.LOADING: [15],
+    }
