@@ -79,7 +79,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """These blocks of the request, [first, last), came from the tier."""
+    """These blocks of the request, [first, last), came from the tier as full pages.
+
+    A block whose tail page was loaded is not among them: once it has filled up, its full page is another key, and new.
+    """
 
     request_id: str
     first: int
@@ -119,7 +122,7 @@ class _Request:
     lease: LeaseRef | None = None
     code: str = ""
     computed: int = 0
-    last: int = 0
+    whole: int = 0
     over: bool = False
 
 
@@ -236,13 +239,14 @@ class LoadTracker:
             # vLLM waits for a receive that nobody prepared: it has to be ended all the same.
             request = self._requests[request_id] = _Request((0, b""), LoadPlan(0, 0, ()), 0, 0.0, Phase.SETTLED)
         first = request.computed // self.block_size
-        request.last = -(-(request.computed + tokens) // self.block_size)
-        blocks = tuple(table[first : request.last])
+        request.whole = last = -(-(request.computed + tokens) // self.block_size)
+        blocks = tuple(table[first:last])
         answer = request.answer
         begin = (first - request.plan.first) * self.shards
         end = begin + len(blocks) * self.shards
         if request.phase is Phase.ANSWERED and answer is not None and end <= len(answer.slots):
-            tail = request.last > request.plan.last and request.plan.tails[answer.tail] % self.block_size != 0
+            tail = last > request.plan.last and request.plan.tails[answer.tail] % self.block_size != 0
+            request.whole = last - tail
             slots, generations = answer.slots[begin:end], answer.generations[begin:end]
             load = Load(request_id, blocks, request.lease, slots, generations, tail, "")
         else:
@@ -265,7 +269,7 @@ class LoadTracker:
             return commands
         request.phase = Phase.BARRED if failed else Phase.LOADED
         if not failed:
-            commands.append(Loaded(request_id, request.computed // self.block_size, request.last))
+            commands.append(Loaded(request_id, request.computed // self.block_size, request.whole))
         return commands
 
     def finished(self, request_id: str) -> list[Command]:

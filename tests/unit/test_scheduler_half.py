@@ -427,6 +427,11 @@ def test_from_lookup_to_load_to_release() -> None:
     request.num_computed_tokens = 50
     half.step({"r": 1}, {"r": [20, 21, 22, 23]})
     assert half.bus.intents[0]["keys"] == keys(51, [], True)
+    # But the block that came as a tail has become a full page when decoding has filled it.
+    request.output, request.num_computed_tokens = 13, 63
+    half.step({"r": 1}, {"r": [20, 21, 22, 23]})
+    full = prefix_hashes(ALGORITHM, NONE, request.ids, BLOCK)[3]
+    assert half.bus.intents[1]["keys"] == [FINGERPRINT + full]
 
 
 def test_a_failed_load_is_not_claimed_again() -> None:
