@@ -20,7 +20,8 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.transfer import CHECKSUM_BYTES, Pinned
 from pegaflow.services.tier.commands import Command, ForgetPeer, GiveUp, Hash, Log, PinAt, Read, UnpinAt
-from pegaflow.services.tier.pages import Page, Pages, PageState
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
 
 READ_DEADLINE_S = 2.0
 PIN_TTL_S = 4.0

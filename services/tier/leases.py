@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pegaflow.services.tier.pages import Page, Pages, PageState
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
 
 IDLE_S = 2.0
 MARGIN_S = 1.0

@@ -20,7 +20,8 @@ from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.services.tier.commands import Command, Locate, Reply
 from pegaflow.services.tier.fetches import Fetches, Owner
 from pegaflow.services.tier.leases import Leases
-from pegaflow.services.tier.pages import Page, Pages, PageState
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.sessions import Session
 
 HOP_S = 0.05

@@ -23,7 +23,8 @@ from pegaflow.common.wire.messages.saves import (
     keys_digest,
 )
 from pegaflow.services.tier.commands import Command, Hash, Publish
-from pegaflow.services.tier.pages import KEEP_S, Page, Pages, PageState
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import KEEP_S, Pages
 from pegaflow.services.tier.sessions import Member, Session
 
 TAP = b"i"

@@ -28,7 +28,8 @@ from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, L
 from pegaflow.services.tier.fetches import Fetches
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.lookups import Lookups
-from pegaflow.services.tier.pages import TOPIC, Page, Pages, PageState
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import TOPIC, Pages
 from pegaflow.services.tier.saves import Saves
 from pegaflow.services.tier.sessions import Member, Session, Sessions
 from pegaflow.services.tier.walk import Walk

@@ -18,7 +18,8 @@ from pegaflow.common.wire.digest import entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat, Delta, SyncChunk
 from pegaflow.services.tier import events, walk
 from pegaflow.services.tier.commands import Fail, Publish, Reply
-from pegaflow.services.tier.pages import TOPIC, PageState
+from pegaflow.services.tier.page import PageState
+from pegaflow.services.tier.pages import TOPIC
 from pegaflow.services.tier.state import Place, TierState
 
 SIZE = 64

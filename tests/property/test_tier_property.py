@@ -26,7 +26,7 @@ from pegaflow.common.wire.messages.saves import Abandoned, Grant, Intent, Writte
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.common.wire.version import PROTOCOL
 from pegaflow.services.tier import commands, events
-from pegaflow.services.tier.pages import PageState
+from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.state import Agent, Place, TierState
 
 FINGERPRINT = b"f" * 16
