@@ -122,6 +122,7 @@ class _Request:
     lease: LeaseRef | None = None
     code: str = ""
     computed: int = 0
+    spared: int = 0
     whole: int = 0
     over: bool = False
 
@@ -195,7 +196,9 @@ class LoadTracker:
             return Match(None, ask=True)
         if request.phase is Phase.BARRED:
             return NOTHING
-        changed = request.version != version or computed // self.block_size < request.plan.first
+        # Fewer blocks of its own than when the lookup was made, or than when its answer was let go because of them.
+        vanished = computed // self.block_size < request.plan.first or computed < request.spared
+        changed = request.version != version or vanished
         commands: list[Command] = []
         if request.phase is Phase.ASKING and not changed:
             if now <= request.deadline:
@@ -225,6 +228,7 @@ class LoadTracker:
         tokens = max(0, min(covered, known - 1) - computed)
         if tokens == 0 and request.phase is Phase.ANSWERED:
             self._settle(request, "", commands)
+            request.spared = computed
         return Match(tokens, commands=tuple(commands))
 
     def allocated(self, request_id: str, tokens: int, table: Sequence[int]) -> list[Command]:

@@ -243,6 +243,19 @@ def test_local_blocks_that_vanished_are_asked_for() -> None:
     assert decoder.match(16).tokens == 34
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_local_blocks_that_made_an_answer_useless_and_vanished_are_asked_for(strict: bool) -> None:
+    """vLLM had the blocks itself, found no room to admit the request, and then gave them to others."""
+    decoder = Decoder(49, {0, 1, 2}, strict=strict)
+    decoder.lookup()
+    assert decoder.match(48) == Match(0, commands=(Release(LEASE),))
+    assert decoder.match(48) == Match(0)
+    assert decoder.match(16) == Match(None, ask=True)
+    decoder.lease = LeaseRef(SESSION, 6)
+    decoder.lookup(first=1)
+    assert decoder.match(16) == Match(32)
+
+
 def test_a_lease_of_a_lost_session_is_not_used() -> None:
     decoder = Decoder(51, {0, 1, 2})
     decoder.lookup()
