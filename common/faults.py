@@ -180,7 +180,8 @@ class _Armed:
             case Action.KILL:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Action.STOP:
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this very thread: the process's signal may be taken by another one while this one runs on.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             case Action.DELAY:
                 time.sleep(fault.seconds)
             case Action.RAISE:

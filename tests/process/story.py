@@ -1,0 +1,265 @@
+"""Two tiers, a metaserver, an engine at each tier, all with faults armed from outside: what happens to them, and what must hold.
+
+The faults stand in one file that every process reads; whoever reaches the point first is the victim, and its mark names its pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cluster import Cluster, Process, dump, until
+from pegaflow.common import faults
+from pegaflow.common.faults import Action
+
+PAGES = 5
+WAIT_S = 0.6
+HELD = ("aside", "references", "grants", "hashing", "leases", "pins", "lookups", "waiters", "fetches")
+
+
+class EngineGone(Exception):
+    """The engine's process died before it answered."""
+
+
+class EngineProcess:
+    """`engine_process.py` at one node."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        script = Path(__file__).with_name("engine_process.py")
+        self.node = node
+        self._command = [sys.executable, str(script), f"engine-{node}", cluster.endpoint(node), str(cluster.runtime(node))]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            print(json.dumps({"do": do, **arguments}), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        except (BrokenPipeError, ValueError):
+            line = ""
+        if not line:
+            raise EngineGone(self.node)
+        answer: dict[str, Any] = json.loads(line)
+        assert not answer.get("wrong"), f"wrong bytes: {answer}"
+        return answer
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.reap()
+
+    def leave(self) -> None:
+        """Says goodbye and ends."""
+        self.ask("close")
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.reap()
+
+    def reap(self) -> None:
+        self.process.wait(30)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+class Story:
+    """A context manager. `arm`, then an act, then `settle`: everything in service again and nothing left over."""
+
+    def __init__(self, folder: Path) -> None:
+        self._faults, self.marks = folder / "faults", folder / "marks"
+        self._topics = itertools.count(1)
+        self._saved = os.environ.copy()
+        os.environ[faults.VARIABLE], os.environ[faults.SEEN_VARIABLE] = f"@{self._faults}", str(self.marks)
+        self.arm("")
+        self.cluster = Cluster(folder)
+        self.engines = {node: EngineProcess(self.cluster, node) for node in "ab"}
+        self._clients = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> Story:
+        try:
+            self.cluster.wait_ready()
+            self.settle()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name in (faults.VARIABLE, faults.SEEN_VARIABLE):
+            del os.environ[name]
+        for engine in self.engines.values():
+            engine.kill()
+        self._clients.shutdown()
+        self.cluster.__exit__(kind, error, trace)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def arm(self, text: str) -> None:
+        """From now on; marks of before are forgotten."""
+        self.marks.unlink(missing_ok=True)
+        fresh = self._faults.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self._faults)
+
+    def suffer(self, fault: str, act: Callable[[], None], beside: str = "") -> None:
+        """Runs `act` with `fault` armed (and `beside`, which helps to reach it) and does what the fault leaves to be done.
+
+        Fails if the point is not reached.
+        """
+        action = fault.rpartition(":")[2]
+        self.arm(f"{fault},{beside}")
+        acting = self._clients.submit(act)
+        pid = until(f"{fault} is reached", lambda: faults.seen(self.marks).get(fault))
+        if action == Action.STOP:
+            until("it stands still", lambda: _state(pid) in "TZ")
+            victim = next((engine for engine in self.engines.values() if engine.process.pid == pid), None)
+            if victim is None:  # the others have to live with it, up to the end of all their waits
+                until("the act is over", acting.done)
+            os.kill(pid, signal.SIGCONT)
+        elif action == Action.KILL:
+            until("it is dead", lambda: self._is_dead(pid))
+        until("the act is over", acting.done)
+        error = acting.exception()
+        if error is not None and not isinstance(error, EngineGone):
+            raise error
+        self.arm("")
+        self.settle()
+
+    def _is_dead(self, pid: int) -> bool:
+        for process in self._processes():
+            if process.process.pid == pid:
+                return process.process.poll() is not None
+        return _state(pid) in "Z"
+
+    def _processes(self) -> list[Process | EngineProcess]:
+        return [*self.cluster.tiers.values(), self.cluster.metaserver, *self.engines.values()]
+
+    # --- acts --------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Saved at a, read at b over NIXL, read again at both. Under a fault pages may be missing, never wrong."""
+        self._turn()
+
+    def _turn(self) -> bool:
+        topic = f"turn {next(self._topics)}"
+        a, b = self.engines["a"], self.engines["b"]
+        if a.ask("save", topic=topic, count=PAGES)["outcome"] != "written":
+            return False
+        right = [engine.ask("load", topic=topic, count=PAGES, wait=WAIT_S)["right"] for engine in (b, a, b)]
+        return right == [PAGES] * 3
+
+    def fetch(self) -> None:
+        """Only the way from a to b."""
+        topic = f"turn {next(self._topics)}"
+        self.engines["a"].ask("save", topic=topic, count=PAGES)
+        self.engines["b"].ask("load", topic=topic, count=PAGES, wait=4.0)
+
+    def abandon(self) -> None:
+        self.engines["a"].ask("save", topic=f"turn {next(self._topics)}", count=PAGES, broken=True)
+
+    def cancel(self) -> None:
+        self.engines["a"].ask("cancel", topic=f"turn {next(self._topics)}")
+
+    def replace_engine(self) -> None:
+        """One goodbye, one attach."""
+        self.engines["a"].leave()
+        self.engines["a"].start()
+
+    def kill_engine(self) -> None:
+        self.engines["a"].kill()
+        self.engines["a"].start()
+
+    def restart_tier(self) -> None:
+        self.cluster.tiers["a"].kill()
+        self.cluster.tiers["a"].start()
+
+    def drain_tier(self) -> None:
+        tier = self.cluster.tiers["a"]
+        tier.process.send_signal(signal.SIGTERM)
+        until("the tier ends or stands still", lambda: tier.process.poll() is not None or _state(tier.process.pid) == "T")
+
+    def restart_metaserver(self) -> None:
+        self.cluster.metaserver.kill()
+        self.cluster.metaserver.start()
+
+    # --- what must hold ----------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """What has ended is started, as a supervisor would; then full service, and then nothing is held by anybody."""
+
+        def in_service() -> bool:
+            self._revive()
+            try:
+                return self._turn()
+            except EngineGone:
+                return False
+
+        until("full service", in_service, 60)
+        last: dict[str, Any] = {}
+
+        def clean() -> bool:
+            last.clear()
+            last.update(self.held())
+            return not last
+
+        try:
+            until("nothing held", clean, 30)
+        except AssertionError:
+            raise AssertionError(f"still held: {last}") from None
+
+    def _revive(self) -> None:
+        for process in self._processes():
+            if process.process.poll() is not None:
+                if isinstance(process, EngineProcess):
+                    process.reap()
+                process.start()
+
+    def held(self) -> dict[str, Any]:
+        """Everything that is not as in an idle cluster with one engine per tier; {} if there is nothing."""
+        found: dict[str, Any] = {}
+        for node, engine in self.engines.items():
+            tier = dump(self.cluster.endpoint(node))
+            if not tier:
+                return {f"tier {node}": "silent"}
+            found |= {f"tier {node}: {name}": tier[name] for name in HELD if tier[name]}
+            pages = dict(tier["pages"])
+            granules = pages.pop("sealed", 0) * -(-48 // 16)
+            found |= {f"tier {node}: {state} pages": count for state, count in pages.items()}
+            if tier["backed_bytes"] - tier["free_bytes"] != granules << 14:
+                found[f"tier {node}: bytes without a page"] = tier["backed_bytes"] - tier["free_bytes"] - (granules << 14)
+            members = [len(session["members"]) for session in tier["sessions"]]
+            if members != [2] or any(session["stale"] for session in tier["sessions"]):
+                found[f"tier {node}: members"] = members
+            files = len(list((self.cluster.runtime(node) / "sessions").iterdir()))
+            if files != 2:
+                found[f"tier {node}: lock files"] = files
+            mover = tier["mover"]
+            if mover["open"] or mover["given_up"] or mover["movers"] != 1:
+                found[f"tier {node}: mover"] = mover
+            found |= {f"engine {node}: {name}": count for name, count in engine.ask("held").items()}
+        metaserver = dump(self.cluster.metaserver_endpoint)
+        if not metaserver or metaserver["waiters"] or len(metaserver["nodes"]) != 2:
+            found["metaserver"] = metaserver
+        return found
+
+
+def _state(pid: int) -> str:
+    """R, S, T (stopped), Z; Z too for one that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+    return text[text.rindex(")") + 2]

@@ -1,0 +1,143 @@
+"""Every fault point: the process that reaches it dies, stands still or raises there. Afterwards: no wrong byte was read, all is in
+service again by itself (a supervisor starts what has ended), and nothing is held by anybody.
+
+    PEGAFLOW_FAULTS=all pytest tests/process/test_fault_points.py      every point × kill, stop, raise; without it: SOME of them
+
+That every point can be reached at all is tested always, by `test_every_point_is_reached`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pegaflow.common import faults
+from pegaflow.common.fault_points import BY_NAME, Point
+from story import Story
+
+pytestmark = pytest.mark.timeout(300)
+
+FAULTS = "kill", "stop", "raise"
+SOME = (
+    "tier.attached.before_sent:kill",
+    "tier.intent.before_applied:raise",
+    "tier.grant.after_table:kill",
+    "tier.grant.after_table:stop",
+    "tier.grant.after_table:raise",
+    "tier.grant.after_sent:stop",
+    "tier.written.before_applied:raise",
+    "tier.hash.before_started:raise",
+    "tier.hash.after_computed:stop",
+    "tier.seal.after_table:kill",
+    "tier.seal.after_table:raise",
+    "tier.delta.before_sent:raise",
+    "tier.hits.before_sent:raise",
+    "tier.hits.after_sent:stop",
+    "tier.release.before_applied:raise",
+    "tier.pin.before_sent:raise",
+    "tier.pinned.before_sent:stop",
+    "tier.read.before_post:raise",
+    "tier.read.after_post:raise",
+    "tier.read_ended.before_applied:kill",
+    "tier.unpin.before_applied:raise",
+    "tier.member_dead.after_applied:kill",
+    "tier.drain.before_bye:kill",
+    "mover.read.before_post:kill",
+    "mover.read.after_post:stop",
+    "mover.read.before_report:raise",
+    "metaserver.delta.before_applied:raise",
+    "metaserver.node_up.before_sent:kill",
+    "metaserver.located.before_sent:raise",
+    "metaserver.sync_chunk.before_applied:stop",
+    "connector.save.before_copy:kill",
+    "connector.save.after_copy:stop",
+    "connector.save.after_copy:kill",
+    "connector.load.after_copy:raise",
+)
+"""What CI runs."""
+
+LATE = "mover.read.before_post:delay=2.6"
+"""Makes a READ miss its deadline."""
+
+
+def way_to(story: Story, point: Point) -> tuple[str, str]:
+    """The act that reaches a point, and a second fault that it needs."""
+    name = str(point.value)
+    prefixes = {
+        "tier.give_up": ("fetch", LATE),
+        "tier.quarantine": ("fetch", LATE),
+        "mover.give_up": ("fetch", LATE),
+        "tier.start": ("restart_tier", ""),
+        "tier.backed": ("restart_tier", ""),
+        "mover.start": ("restart_tier", ""),
+        "tier.drain": ("drain_tier", ""),
+        "tier.close": ("drain_tier", ""),
+        "metaserver.bye": ("drain_tier", ""),
+        "metaserver.node_down": ("drain_tier", ""),
+        "metaserver.disconnect": ("drain_tier", ""),
+        "metaserver.start": ("restart_metaserver", ""),
+        "metaserver.connect": ("restart_metaserver", ""),
+        "metaserver.sync": ("restart_metaserver", ""),
+        "metaserver.node_up": ("restart_metaserver", ""),
+        "tier.sync": ("restart_metaserver", ""),
+        "tier.attach": ("replace_engine", ""),
+        "tier.session_beat": ("replace_engine", ""),
+        "tier.detach": ("replace_engine", ""),
+        "tier.member_dead": ("kill_engine", ""),
+        "tier.forget": ("kill_engine", ""),
+        "tier.free": ("abandon", ""),
+        "tier.abandoned": ("abandon", ""),
+        "tier.cancel": ("cancel", ""),
+        "connector.lock": ("replace_engine", ""),
+        "connector.attach": ("replace_engine", ""),
+        "connector.pool": ("replace_engine", ""),
+        "connector.join": ("replace_engine", ""),
+        "connector.detach": ("replace_engine", ""),
+        "connector.session": ("restart_tier", ""),
+        "connector.abandoned": ("abandon", ""),
+        "connector.cancel": ("cancel", ""),
+    }
+    return next((way for prefix, way in prefixes.items() if name.startswith(prefix)), ("turn", ""))
+
+
+@pytest.fixture(scope="module")
+def story() -> Iterator[Story]:
+    folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
+    folder.mkdir(mode=0o700)
+    with Story(folder) as made:
+        yield made
+
+
+def test_every_point_is_reached(story: Story) -> None:
+    story.arm(f"*:note,{LATE}")
+    for act in (story.fetch, story.abandon, story.cancel, story.turn, story.replace_engine):
+        act()
+    story.settle()
+    story.kill_engine()
+    story.settle()
+    story.restart_metaserver()
+    story.settle()
+    story.drain_tier()
+    story.settle()
+    reached = {mark.rpartition(":")[0] for mark in faults.seen(story.marks)}
+    assert {str(point.value) for point in Point} - reached == set()
+
+
+def test_the_text_of_some_is_right() -> None:
+    assert len(set(SOME)) == len(SOME) == len(faults.parse(",".join(SOME))) >= 30
+
+
+def chosen() -> list[str]:
+    if os.environ.get("PEGAFLOW_FAULTS") == "all":
+        return [f"{point.value}:{how}" for point in Point for how in FAULTS]
+    return list(SOME)
+
+
+@pytest.mark.parametrize("fault", chosen())
+def test_after_a_fault_everything_is_as_before(story: Story, fault: str) -> None:
+    act, beside = way_to(story, BY_NAME[fault.partition(":")[0]])
+    if beside.startswith(fault.partition(":")[0]):
+        beside = ""
+    story.suffer(fault, getattr(story, act), beside)
