@@ -71,7 +71,7 @@ class SchedulerBus(Link):
         """One intent for one step; `requests` names the request of each key. None: not published, nothing may be saved."""
         session = self.session()
         cost = len(keys) * _KEY_COST
-        open_messages = len(self._window) + self._unsent
+        open_messages = len(self._outbox.window) + self._unsent
         if session is None or not self._complete or open_messages >= WINDOW_INTENTS or self._unsent_bytes + cost > WINDOW_BYTES:
             return None
         names = list(dict.fromkeys(requests))
@@ -234,7 +234,7 @@ class RankBus(Link):
 
     def pool(self) -> PoolView | None:
         """The mapping of the session that can be used now."""
-        return self._view if self._session is not None else None
+        return self._pool.view if self._session is not None else None
 
     def take_grant(self, ref: IntentRef, deadline: float) -> Grant | None:
         """Waits for the grant. None: not here in time, or the session is over; a late one is answered `abandoned` here."""
@@ -281,9 +281,9 @@ class RankBus(Link):
     # --- the link's thread -------------------------------------------------------------------------------------------
 
     def _map(self, attached: Attached) -> None:
-        self._open_view(attached, self._options.mode != "read")
+        self._pool.map(attached, self._options.mode != "read")
         if self._on_session is not None:
-            self._on_session(self._view)
+            self._on_session(self._pool.view)
 
     def _joined(self, session: SessionId) -> None:
         threading.Thread(target=self._populate, args=(session,), name="pegaflow-populate", daemon=True).start()
@@ -307,7 +307,7 @@ class RankBus(Link):
                     self._changed.wait(BACKED_S)
 
     def _unmap(self) -> bool:
-        if self._on_session is not None and self._view is not None:
+        if self._on_session is not None and self._pool.view is not None:
             self._on_session(None)
         return super()._unmap()
 
@@ -365,7 +365,7 @@ class RankBus(Link):
 
     def _acked(self, following: int) -> None:
         super()._acked(following)
-        oldest = self._window.oldest
+        oldest = self._outbox.window.oldest
         for number in [number for number, seq in self._telling.items() if seq < oldest]:
             del self._telling[number]
 

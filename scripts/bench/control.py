@@ -112,7 +112,7 @@ def intents(engine: Engine, wanted: list[bytes]) -> float:
             time.sleep(0.0002)
             continue
         sent += 1
-    until("every intent is acknowledged", lambda: len(engine.scheduler._window) == 0)
+    until("every intent is acknowledged", lambda: len(engine.scheduler._outbox.window) == 0)
     return INTENTS / (time.perf_counter() - start)
 
 

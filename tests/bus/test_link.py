@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pegaflow.common import clock
-from pegaflow.common.bus.events import EventSubscriber, session_topic
+from pegaflow.common.bus.events import session_topic
+from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.envelope import EventHeader, PublicationHeader, encode, open_envelope
 from pegaflow.common.wire.messages import saves
@@ -46,15 +47,22 @@ def on_its_thread(bus: Any, call: Any) -> None:
 
 def joining(bus: Any, folder: Path) -> Recorder:
     """Puts a bus into the state in which it waits for its first event; runs on the bus's thread."""
-    topic = session_topic(SESSION)
     bus._epoch = EPOCH
-    bus._attached = Attached("a", SESSION, 2, b"t" * 16, 1, topic, "", 0, "", 16384, "", "", "")
+    at = [f"ipc://{folder}/{name}.sock" for name in ("intents", "events", "control")]
+    bus._attached = attached = Attached("a", SESSION, 2, b"t" * 16, 1, session_topic(SESSION), "", 0, "", 16384, *at)
+    bus._streams.close()
+    bus._streams.open(attached)
     bus._set(Phase.JOINING)
-    bus._subscribed = True
-    bus._publisher = recorder = Recorder()
-    bus._events = EventSubscriber(bus._factory, bus._loop, f"ipc://{folder}/e.sock", bus._on_event)
-    bus._events.subscribe(topic)
+    bus._streams.subscription([b"\1"])
+    recorder = Recorder()
+    bus._outbox.close()
+    bus._outbox.open(recorder, attached)
     return recorder
+
+
+def event(bus: Any, message: Message, seq: int, epoch: int = EPOCH) -> None:
+    """As if it had come over the tier's socket."""
+    bus._streams._events._on_frames(encode(message, EventHeader("a", epoch, seq), session_topic(SESSION)))
 
 
 def options(folder: Path) -> TierOptions:
@@ -68,8 +76,7 @@ def test_the_alive_that_joins_lists_the_grant_that_came_first(tmp_path: Path) ->
     def first_event() -> None:
         recorder = joining(bus, tmp_path)
         grant = saves.Grant(1, 4, b"d" * 8, bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
-        assert bus._events is not None
-        bus._events._on_frames(encode(grant, EventHeader("a", EPOCH, 5), session_topic(SESSION)))
+        event(bus, grant, 5)
         sent.extend(recorder.sent)
 
     on_its_thread(bus, first_event)
@@ -84,9 +91,7 @@ def test_no_intent_before_every_rank_is_attached(tmp_path: Path) -> None:
     bus = SchedulerBus(options(tmp_path), member, b"b" * 16, b"f" * 16, {}, [b"l" * 16] * 2, [16384] * 2, clock=clock.now)
 
     def beat(members: int) -> None:
-        assert bus._events is not None
-        message = SessionBeat(u32s(range(1, members + 1)), u64s([1] * members))
-        bus._events._on_frames(encode(message, EventHeader("a", EPOCH, 0), session_topic(SESSION)))
+        event(bus, SessionBeat(u32s(range(1, members + 1)), u64s([1] * members)), 0)
 
     def publish() -> bool:
         return bus.publish_intent([b"f" * 16 + bytes(32)], [16], [0], ["r"], 0) is not None
@@ -105,8 +110,7 @@ def test_a_late_word_of_an_old_session_does_not_pay_for_a_new_grant_of_the_same_
     message = saves.Grant(1, 1, b"", bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
 
     def come(seq: int) -> None:
-        assert bus._events is not None
-        bus._events._on_frames(encode(message, EventHeader("a", bus._epoch, seq), session_topic(SESSION)))
+        event(bus, message, seq, bus._epoch)
 
     on_its_thread(bus, lambda: joining(bus, tmp_path))
     on_its_thread(bus, lambda: come(1))
@@ -116,7 +120,6 @@ def test_a_late_word_of_an_old_session_does_not_pay_for_a_new_grant_of_the_same_
         bus._void()
         joining(bus, tmp_path)
         bus._epoch = EPOCH + 1
-        bus._welcomed = False
         come(1)
 
     on_its_thread(bus, new_life)

@@ -151,7 +151,7 @@ def test_an_engine_with_a_lookup_under_way_attaches_again_after_its_tier_died(cl
     old = d.scheduler.session()
     cluster.tiers["b"].kill()
     assert d.scheduler.lookup(1, "r", make_keys(2), [], 5.0, True)
-    until("it asks who is there", lambda: d.scheduler._probing)
+    until("it asks who is there", lambda: d.scheduler._silence.asking)
     cluster.tiers["b"].start()
     for half in (d.scheduler, d.rank):
         until("attached again", lambda half=half: half.session() not in (None, old))  # type: ignore[misc]

@@ -1,0 +1,119 @@
+"""Asks the tier to be attached until it answers yes, or no for good. Owns the process's lock (docs/protocol.md 1.2).
+
+All methods run on the link's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pegaflow.common.bus.rpc import RpcClient
+from pegaflow.common.locks import ProcessLock
+from pegaflow.common.version import package_version
+from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError
+from pegaflow.common.wire.messages.attach import Attach, Attached
+from pegaflow.common.wire.version import PROTOCOL
+from pegaflow.connector.session import Member, TierOptions
+
+RETRY_S = 0.25
+
+log = logging.getLogger(__name__)
+
+
+class Identity(NamedTuple):
+    """Who attaches. `layouts`: 16 bytes per shard; `gpu`: a device copies into the pool."""
+
+    member: Member
+    base: bytes
+    fingerprint: bytes
+    factors: Mapping[str, str]
+    layouts: bytes
+    page_bytes: Sequence[int]
+    gpu: bool
+
+
+class Attacher:
+    """`attached` is called with each yes, `refused` with a no that asking again does not cure.
+
+    `first_seq`: the number from which on the tier must listen; `mapped`: is a pool still mapped? Then the lock must stay.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        rpc: RpcClient,
+        options: TierOptions,
+        identity: Identity,
+        *,
+        first_seq: Callable[[], int],
+        mapped: Callable[[], bool],
+        attached: Callable[[Attached], None],
+        refused: Callable[[PegaflowError], None],
+    ) -> None:
+        self._loop, self._rpc, self._options, self._identity = loop, rpc, options, identity
+        self._first_seq, self._mapped = first_seq, mapped
+        self._attached, self._refused = attached, refused
+        self._lock = self._new_lock()
+        self._asking = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Drops the lock: nothing may be mapped any more."""
+        self._closed = True
+        self._lock.close()
+
+    def ask(self) -> None:
+        """Asks, again and again until the tier has answered. One question at a time."""
+        if self._asking or self._closed:
+            return
+        member, base, fingerprint, factors, layouts, page_bytes, gpu = self._identity
+        self._asking = True
+        ask = Attach(
+            PROTOCOL,
+            package_version(),
+            member.engine,
+            member.role,
+            member.rank,
+            member.shard,
+            member.shards,
+            member.stripe,
+            member.stripes,
+            base,
+            fingerprint,
+            [f"{name}={value}" for name, value in sorted(factors.items())],
+            layouts,
+            u32s(page_bytes),
+            self._options.mode,
+            os.getpid(),
+            self._lock.name,
+            self._lock.nonce,
+            self._first_seq(),
+            gpu,
+        )
+        self._rpc.send(ask, self._options.request_timeout_s, self._answered)
+
+    def _answered(self, answer: Any) -> None:
+        self._asking = False
+        if self._closed:
+            return
+        if isinstance(answer, Attached):
+            self._attached(answer)
+            return
+        error = answer if isinstance(answer, PegaflowError) else PegaflowError(ErrorCode.BAD_MESSAGE, "no Attached")
+        if error.code == ErrorCode.LOCK_NOT_VISIBLE and not self._mapped():
+            self._lock.close()  # the directory was made anew: a lock that the tier can see needs a new file
+            self._lock = self._new_lock()
+        if error.retryable:
+            self._loop.call_later(RETRY_S, self.ask)
+            return
+        log.error("pegaflow: attach refused: %s", error)
+        self._refused(error)
+
+    def _new_lock(self) -> ProcessLock:
+        return ProcessLock.acquire(Path(self._options.runtime_dir) / "sessions")
