@@ -12,13 +12,17 @@ Start-up is the only place that raises: what must not run is refused there with 
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pegaflow.common import faults
 from pegaflow.common.clock import now
 from pegaflow.common.keys import fingerprint
+from pegaflow.common.wire.errors import LocalError
 from pegaflow.connector.bus import RankBus, SchedulerBus
 from pegaflow.connector.copy import make_copier
 from pegaflow.connector.counters import Counters
@@ -91,6 +95,7 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
         # Under vLLM's own logger, because vLLM leaves others without a handler.
         self._log = init_logger("vllm.pegaflow")
         self._counters = Counters()
+        _arm_faults(self._log)
         self._options = parse_options(self._kv_transfer_config.kv_connector_extra_config)
         self._engine = describe_engine(vllm_config, kv_cache_config)
         refuse_unsupported(self._options, self._engine)
@@ -342,6 +347,15 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
         from vllm.v1.core import kv_cache_utils
 
         return bool(self._none_hash == kv_cache_utils.NONE_HASH)
+
+
+def _arm_faults(log: logging.Logger) -> None:
+    try:
+        faults.arm(os.environ)
+    except LocalError as error:
+        raise StartRefused(error.code, error.text) from None
+    if faults.armed():
+        log.warning("faults_armed: %s is set: this process may stop, fail or die on purpose; for tests only", faults.VARIABLE)
 
 
 def _tail_hash(algorithm: str) -> Any:

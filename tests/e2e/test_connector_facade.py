@@ -110,6 +110,12 @@ def test_what_must_not_run_does_not_start(model: Path, extra: dict[str, Any], fi
         make(vllm_config(model, extra), cache_config(**fields))
 
 
+def test_a_fault_point_that_does_not_exist_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEGAFLOW_FAULT", "connector.load.before_copie:kill")
+    with pytest.raises(StartRefused, match=r"^bad_config: .*the nearest is connector\.load\.before_copy"):
+        make(vllm_config(model, {}))
+
+
 def test_vllms_default_failure_policy_is_refused(model: Path) -> None:
     with pytest.raises(StartRefused, match="set it to recompute"):
         make(vllm_config(model, {}, policy="fail"))

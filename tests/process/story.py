@@ -1,26 +1,20 @@
-"""Two tiers, a metaserver, an engine at each tier, all with faults armed from outside: what happens to them, and what must hold.
-
-The faults stand in one file that every process reads; whoever reaches the point first is the victim, and its mark names its pid.
-"""
+"""Two tiers, a metaserver, an engine at each tier, with faults armed from outside: what happens to them, and what must hold."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from cluster import Cluster, Process, dump, until
-from pegaflow.common import faults
-from pegaflow.common.faults import Action
+from fault_control import FaultControl, state
 
 PAGES = 5
 WAIT_S = 0.6
@@ -76,17 +70,13 @@ class EngineProcess:
 
 
 class Story:
-    """A context manager. `arm`, then an act, then `settle`: everything in service again and nothing left over."""
+    """A context manager. `suffer`: an act with a fault in it, then everything in service again and nothing left over."""
 
     def __init__(self, folder: Path) -> None:
-        self._faults, self.marks = folder / "faults", folder / "marks"
         self._topics = itertools.count(1)
-        self._saved = os.environ.copy()
-        os.environ[faults.VARIABLE], os.environ[faults.SEEN_VARIABLE] = f"@{self._faults}", str(self.marks)
-        self.arm("")
+        self.control = FaultControl(folder).__enter__()
         self.cluster = Cluster(folder)
         self.engines = {node: EngineProcess(self.cluster, node) for node in "ab"}
-        self._clients = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Story:
         try:
@@ -98,51 +88,19 @@ class Story:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name in (faults.VARIABLE, faults.SEEN_VARIABLE):
-            del os.environ[name]
+        self.control.__exit__(kind, error, trace)
         for engine in self.engines.values():
             engine.kill()
-        self._clients.shutdown()
         self.cluster.__exit__(kind, error, trace)
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def arm(self, text: str) -> None:
-        """From now on; marks of before are forgotten."""
-        self.marks.unlink(missing_ok=True)
-        fresh = self._faults.with_suffix(".new")
-        fresh.write_text(text)
-        fresh.replace(self._faults)
-
     def suffer(self, fault: str, act: Callable[[], None], beside: str = "") -> None:
-        """Runs `act` with `fault` armed (and `beside`, which helps to reach it) and does what the fault leaves to be done.
-
-        Fails if the point is not reached.
-        """
-        action = fault.rpartition(":")[2]
-        self.arm(f"{fault},{beside}")
-        acting = self._clients.submit(act)
-        pid = until(f"{fault} is reached", lambda: faults.seen(self.marks).get(fault))
-        if action == Action.STOP:
-            until("it stands still", lambda: _state(pid) in "TZ")
-            victim = next((engine for engine in self.engines.values() if engine.process.pid == pid), None)
-            if victim is None:  # the others have to live with it, up to the end of all their waits
-                until("the act is over", acting.done)
-            os.kill(pid, signal.SIGCONT)
-        elif action == Action.KILL:
-            until("it is dead", lambda: self._is_dead(pid))
-        until("the act is over", acting.done)
-        error = acting.exception()
+        """An act with a fault in it, and everything in order again."""
+        error = self.control.suffer(fault, act, beside, {engine.process.pid for engine in self.engines.values()})
         if error is not None and not isinstance(error, EngineGone):
             raise error
-        self.arm("")
         self.settle()
-
-    def _is_dead(self, pid: int) -> bool:
-        for process in self._processes():
-            if process.process.pid == pid:
-                return process.process.poll() is not None
-        return _state(pid) in "Z"
 
     def _processes(self) -> list[Process | EngineProcess]:
         return [*self.cluster.tiers.values(), self.cluster.metaserver, *self.engines.values()]
@@ -189,7 +147,7 @@ class Story:
     def drain_tier(self) -> None:
         tier = self.cluster.tiers["a"]
         tier.process.send_signal(signal.SIGTERM)
-        until("the tier ends or stands still", lambda: tier.process.poll() is not None or _state(tier.process.pid) == "T")
+        until("the tier ends or stands still", lambda: tier.process.poll() is not None or state(tier.process.pid) == "T")
 
     def restart_metaserver(self) -> None:
         self.cluster.metaserver.kill()
@@ -254,12 +212,3 @@ class Story:
         if not metaserver or metaserver["waiters"] or len(metaserver["nodes"]) != 2:
             found["metaserver"] = metaserver
         return found
-
-
-def _state(pid: int) -> str:
-    """R, S, T (stopped), Z; Z too for one that is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return "Z"
-    return text[text.rindex(")") + 2]

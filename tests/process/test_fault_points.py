@@ -1,5 +1,5 @@
-"""Every fault point: the process that reaches it dies, stands still or raises there. Afterwards: no wrong byte was read, all is in
-service again by itself (a supervisor starts what has ended), and nothing is held by anybody.
+"""Every fault point: the process that reaches it dies, stands still or raises there. Afterwards: no wrong byte was read, all is
+in service again by itself (a supervisor starts what has ended), and nothing is held by anybody.
 
     PEGAFLOW_FAULTS=all pytest tests/process/test_fault_points.py      every point × kill, stop, raise; without it: SOME of them
 
@@ -111,7 +111,7 @@ def story() -> Iterator[Story]:
 
 
 def test_every_point_is_reached(story: Story) -> None:
-    story.arm(f"*:note,{LATE}")
+    story.control.arm(f"*:note,{LATE}")
     for act in (story.fetch, story.abandon, story.cancel, story.turn, story.replace_engine):
         act()
     story.settle()
@@ -121,7 +121,7 @@ def test_every_point_is_reached(story: Story) -> None:
     story.settle()
     story.drain_tier()
     story.settle()
-    reached = {mark.rpartition(":")[0] for mark in faults.seen(story.marks)}
+    reached = {mark.rpartition(":")[0] for mark in faults.seen(story.control.marks)}
     assert {str(point.value) for point in Point} - reached == set()
 
 
