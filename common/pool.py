@@ -2,14 +2,11 @@
 
     pool    bytes of pages. A slot's number is (offset of its first byte) / GRANULE, so that any page size fits in and a slot
             number alone tells the place: offset = slot * GRANULE.
-    table   one 128-byte entry per granule, used at the granules where a slot starts. Written by the tier only; engines map it
-            read-only and look at the generation before and after each copy (docs/protocol.md 1.4).
+    table   what is in each slot, see slot_table.py. Written by the tier only; engines map it read-only and look at the
+            generation before and after each copy (docs/protocol.md 1.4).
 
-    entry   0 generation u64 | 8 state u8 | 9 key length u8 | 10 shard u16 | 12 rows u32 | 16 length u64 | 24 holder u64
-            32 checksum 16 B | 48 key 64 B | 112 grant u64 | 120 crc32 of bytes 8..120 | 124 zero
-
-The generation is one aligned 64-bit store of its own: raised before anybody may write the slot, never reset. Both files are
-sparse; the pool is backed chunk by chunk (`Pool.allocate`), so that nobody meets SIGBUS: only backed slots are granted.
+Both are sparse; the pool is backed chunk by chunk (`Pool.allocate`), so that nobody meets SIGBUS: only backed slots are granted.
+Both outlive the tier: the next life takes them over if they fit, else it removes them and makes new ones under new names.
 """
 
 from __future__ import annotations
@@ -17,53 +14,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import struct
-import zlib
+import stat
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 from pegaflow.common.locks import try_lock
+from pegaflow.common.slot_table import GRANULE, Identity, Row, SlotEntry, SlotState, SlotTable, directory_bytes, table_bytes
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 
-GRANULE = 16 << 10
+__all__ = ["CHUNK_BYTES", "GRANULE", "Pool", "PoolView", "SlotEntry", "SlotState", "table_bytes"]
+
 CHUNK_BYTES = 256 << 20
-ENTRY_BYTES = 128
-HEADER_BYTES = 4096
-MAX_KEY_BYTES = 64
-_MAGIC = b"PGSLOTS\1"
-_HEADER = struct.Struct("=8sIIQQ")
-_BACKED = HEADER_BYTES // 8 - 1  # the header's last word: bytes of the pool that have memory
 _READ_STEP = 1 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MADV_POPULATE_READ, _MADV_POPULATE_WRITE = 22, 23
-_ENTRY = struct.Struct("=BBHIQQ16s64sQ")
-_NO_CHECKSUM = bytes(16)
-
-
-class SlotState(IntEnum):
-    """States of a slot as the table keeps them. Anything else read from a table means: possibly granted."""
-
-    FREE = 0
-    GRANTED = 1
-    SEALED = 2
-    READING = 3
-    QUARANTINED = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SlotEntry:
-    """What the table says of a slot besides its generation. `length` and `rows` describe the page in it."""
-
-    state: SlotState
-    key: bytes = b""
-    shard: int = 0
-    rows: int = 0
-    length: int = 0
-    holder: int = 0
-    checksum: bytes = _NO_CHECKSUM
-    grant: int = 0
 
 
 def _map(path: Path, size: int, writable: bool) -> mmap.mmap:
@@ -98,55 +62,37 @@ def _populate(mapping: mmap.mmap, start: int, length: int, writable: bool) -> No
             mapping.madvise(_MADV_POPULATE_READ, step, min(_READ_STEP, start + length - step))
 
 
-def table_bytes(pool_bytes: int) -> int:
-    """Size of the table file for a pool."""
-    return HEADER_BYTES + ENTRY_BYTES * (pool_bytes // GRANULE)
-
-
-def _load(table: mmap.mmap, slot: int) -> SlotEntry | None:
-    at = HEADER_BYTES + ENTRY_BYTES * slot
-    raw = table[at + 8 : at + 124]
-    state, key_len, shard, rows, length, holder, checksum, key, grant = _ENTRY.unpack_from(raw, 0)
-    if state not in SlotState._value2member_map_ or key_len > MAX_KEY_BYTES:
-        return None
-    if raw == bytes(len(raw)):
-        return SlotEntry(SlotState.FREE)
-    if struct.unpack_from("=I", raw, 112)[0] != zlib.crc32(raw[:112]):
-        return None
-    return SlotEntry(SlotState(state), key[:key_len], shard, rows, length, holder, checksum, grant)
-
-
 class PoolView:
     """An engine's mapping of pool and table. Owns both mappings; whoever holds `memory` must let it go before `close()`."""
 
     def __init__(self, pool: mmap.mmap, table: mmap.mmap, writable: bool) -> None:
-        self._pool, self._table = pool, table
+        self._pool, self._mapping = pool, table
+        self._table = SlotTable(memoryview(table))
         self.writable = writable
         self.memory = memoryview(pool)
-        self._words = memoryview(table).cast("Q")
+        self.generation = self._table.generation
+        """`generation(slot)`: one aligned load."""
 
     @classmethod
     def open(cls, pool_path: Path, table_path: Path, pool_bytes: int, writable: bool) -> PoolView:
         """Maps both files. Raises `OSError`, or `pool_too_small` if a file is shorter than promised."""
-        table = _map(table_path, table_bytes(pool_bytes), False)
-        magic, _, granule, size, _ = _HEADER.unpack_from(table, 0)
-        if magic != _MAGIC or granule != GRANULE or size != pool_bytes:
-            table.close()
+        mapping = _map(table_path, table_bytes(pool_bytes), False)
+        table = SlotTable(memoryview(mapping))
+        fits = table.readable(pool_bytes)
+        table.release()
+        if not fits:
+            mapping.close()
             raise LocalError(ErrorCode.LAYOUT_MISMATCH, f"{table_path.name} is not the slot table of this pool")
-        return cls(_map(pool_path, pool_bytes, writable), table, writable)
-
-    def generation(self, slot: int) -> int:
-        """The slot's generation: one aligned load."""
-        return self._words[(HEADER_BYTES + ENTRY_BYTES * slot) >> 3]
+        return cls(_map(pool_path, pool_bytes, writable), mapping, writable)
 
     def load(self, slot: int) -> SlotEntry | None:
         """The slot's entry, for those who look on: None if it is torn or makes no sense."""
-        return _load(self._table, slot)
+        return self._table.load(slot)
 
     @property
     def backed(self) -> int:
         """Bytes of the pool that have memory by now."""
-        return self._words[_BACKED]
+        return self._table.backed
 
     def populate(self, start: int, length: int) -> None:
         """Makes first copies through these bytes as fast as later ones; they must be backed. Blocking (a few ms per 64 MiB)."""
@@ -156,75 +102,88 @@ class PoolView:
         """Unmaps. Raises `BufferError` while somebody still holds a view of the memory."""
         self.memory.release()
         self._pool.close()
-        self._words.release()
-        self._table.close()
+        self._table.release()
+        self._mapping.close()
 
 
 class Pool:
-    """The tier's pool and table: made anew under names of their own, exclusively locked for life, removed by `close()`.
+    """The tier's pool and table: exclusively locked for life; taken over from the life before, or made anew.
 
-    The lock is on a file beside the table rather than on the table itself: it has one inode for ever, so a second tier meets the
-    same lock however often the table was replaced.
+    `adopted`: taken over; `refused`: files of earlier lives that were not, with the reason for each. The lock is on a file beside
+    the table rather than on the table itself: it has one inode for ever, so a second tier meets the same lock however often the
+    table was replaced.
     """
 
     def __init__(
-        self, directory: Path, lock_fd: int, pool_path: Path, table_path: Path, size: int, pool_fd: int, table: mmap.mmap
+        self, directory: Path, lock_fd: int, pool_path: Path, table_path: Path, identity: Identity, refused: dict[str, str]
     ) -> None:
-        self.directory, self.path, self.table_path, self.size = directory, pool_path, table_path, size
-        self.allocated = 0
-        self._lock_fd, self._pool_fd, self._table = lock_fd, pool_fd, table
-        self._words = memoryview(table).cast("Q")
-        self._mapping = _map(pool_path, size, True)
+        self.directory, self.path, self.table_path = directory, pool_path, table_path
+        self.size, self.slab, self.refused = identity.pool_bytes, identity.slab, refused
+        self._lock_fd = lock_fd
+        self._pool_fd = os.open(pool_path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._table_map = _map(table_path, table_bytes(self.size) + directory_bytes(self.size, self.slab), True)
+        self.table = SlotTable(memoryview(self._table_map))
+        self._mapping = _map(pool_path, self.size, True)
         self.memory = memoryview(self._mapping)
+        self.allocated = self.table.backed
+        self._populated = 0
+        self.adopted = False
 
     @classmethod
-    def create(cls, directory: Path, size: int, epoch: int) -> Pool:
-        """Locks the directory and makes a new, unbacked pool of `size` bytes (a multiple of GRANULE).
+    def open(cls, directory: Path, identity: Identity, epoch: int, *, warm: bool = True) -> Pool:
+        """Locks the directory and takes its pool over, or makes a new, unbacked one of `identity.pool_bytes`.
 
-        Files of earlier lives lose their names; processes that still map them keep the memory, which is never handed out anew.
+        Files that do not fit lose their names; processes that still map them keep the memory, which is never handed out anew.
         Raises `pool_busy` if another tier holds the directory, `pool_too_large` if memory or file system cannot back it.
         """
-        if size <= 0 or size % GRANULE:
-            raise LocalError(ErrorCode.BAD_CONFIG, f"pool size {size} is not a multiple of {GRANULE}")
+        if identity.pool_bytes <= 0 or identity.pool_bytes % GRANULE:
+            raise LocalError(ErrorCode.BAD_CONFIG, f"pool size {identity.pool_bytes} is not a multiple of {GRANULE}")
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock_fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if not try_lock(lock_fd):
             os.close(lock_fd)
             raise LocalError(ErrorCode.POOL_BUSY, f"another tier uses the pool directory {directory}")
-        for old in [*directory.glob("pool-*"), *directory.glob("table-*")]:
-            old.unlink(missing_ok=True)
         try:
-            cls._check_room(directory, size)
-        except LocalError:
+            return cls._open(directory, lock_fd, identity, epoch, warm)
+        except BaseException:
             os.close(lock_fd)
             raise
-        name = f"{epoch:016x}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        pool_path, table_path = directory / f"pool-{name}", directory / f"table-{name}"
-        pool_fd = os.open(pool_path, flags, 0o600)
-        os.ftruncate(pool_fd, size)
-        table_fd = os.open(table_path, flags, 0o600)
-        os.ftruncate(table_fd, table_bytes(size))
-        os.close(table_fd)
-        table = _map(table_path, table_bytes(size), True)
-        _HEADER.pack_into(table, 0, _MAGIC, 1, GRANULE, size, epoch)
-        return cls(directory, lock_fd, pool_path, table_path, size, pool_fd, table)
 
-    @staticmethod
-    def _check_room(directory: Path, size: int) -> None:
-        stats = os.statvfs(directory)
-        free = stats.f_bavail * stats.f_frsize
-        available = free
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                available = int(line.split()[1]) << 10
-        room = min(free, available)
-        if size > room:
-            raise LocalError(
-                ErrorCode.POOL_TOO_LARGE,
-                f"a pool of {size >> 20} MiB does not fit: its file system has {free >> 20} MiB free, "
-                f"memory has {available >> 20} MiB available",
-            )
+    @classmethod
+    def _open(cls, directory: Path, lock_fd: int, identity: Identity, epoch: int, warm: bool) -> Pool:
+        refused: dict[str, str] = {}
+        found = None
+        for table_path in sorted(directory.glob("table-*")):
+            pool_path = directory / table_path.name.replace("table-", "pool-", 1)
+            reason = _misfit(pool_path, table_path, identity) if warm else "warm_restart_off"
+            if not reason and found is None:
+                found = pool_path, table_path
+            else:
+                refused[table_path.name] = reason or "second_pool"
+        for old in [*directory.glob("pool-*"), *directory.glob("table-*")]:
+            if found is None or old not in found:
+                old.unlink(missing_ok=True)
+        if found is not None:
+            pool = cls(directory, lock_fd, *found, identity, refused)
+            pool._check_room()
+            pool.table.take_over(epoch)
+            pool.adopted = True
+            return pool
+        _check_room(directory, identity.pool_bytes)
+        name = f"{epoch:016x}"
+        pool_path, table_path = directory / f"pool-{name}", directory / f"table-{name}"
+        inode = _make(pool_path, identity.pool_bytes)
+        _make(table_path, table_bytes(identity.pool_bytes) + directory_bytes(identity.pool_bytes, identity.slab))
+        pool = cls(directory, lock_fd, pool_path, table_path, identity, refused)
+        pool.table.begin(identity, inode, epoch)
+        return pool
+
+    def _check_room(self) -> None:
+        try:
+            _check_room(self.directory, self.size - self.allocated)
+        except LocalError:
+            self._unmap()
+            raise
 
     def allocate(self) -> int:
         """Backs the next chunk with memory (blocking; call it off the event loop). Returns the bytes backed so far."""
@@ -238,49 +197,88 @@ class Pool:
             raise LocalError(
                 ErrorCode.POOL_TOO_LARGE, f"no memory for the pool beyond {start >> 20} MiB: {error.strerror}"
             ) from None
-        _populate(self._mapping, start, length, True)
-        self.allocated = self._words[_BACKED] = start + length
+        if self._populated == start:
+            self.populate(start + length)
+        self.allocated = self.table.backed = start + length
         return self.allocated
 
-    def generation(self, slot: int) -> int:
-        return self._words[(HEADER_BYTES + ENTRY_BYTES * slot) >> 3]
+    def populate(self, until: int = 0) -> bool:
+        """Enters the next chunk that has memory into the page table (blocking, as `allocate`). False: nothing is left."""
+        start = self._populated
+        length = min(CHUNK_BYTES, (until or self.allocated) - start)
+        if length <= 0:
+            return False
+        _populate(self._mapping, start, length, True)
+        self._populated += length
+        return True
 
-    def raise_generation(self, slot: int, generation: int) -> None:
-        """Stores a higher generation. Raises `ValueError` if it is not higher: a generation never goes back."""
-        index = (HEADER_BYTES + ENTRY_BYTES * slot) >> 3
-        if generation <= self._words[index]:
-            raise ValueError(f"slot {slot}: generation {generation} is not above {self._words[index]}")
-        self._words[index] = generation
+    def slabs(self) -> list[tuple[int, int]]:
+        """First granule and slot size of every slab that the life before has cut; size 0: doubtful."""
+        return list(self.table.slabs())
 
-    def store(self, slot: int, entry: SlotEntry) -> None:
-        """Writes everything but the generation."""
-        at = HEADER_BYTES + ENTRY_BYTES * slot
-        _ENTRY.pack_into(
-            self._table,
-            at + 8,
-            entry.state,
-            len(entry.key),
-            entry.shard,
-            entry.rows,
-            entry.length,
-            entry.holder,
-            entry.checksum,
-            entry.key,
-            entry.grant,
-        )
-        struct.pack_into("=I", self._table, at + 120, zlib.crc32(self._table[at + 8 : at + 120]))
+    def rows(self, first: int, size: int) -> list[Row]:
+        """The slots of one slab that are not free, as the life before left them."""
+        return self.table.rows(first, size)
 
-    def load(self, slot: int) -> SlotEntry | None:
-        """Reads an entry back; None if it is torn or makes no sense."""
-        return _load(self._table, slot)
+    def close(self, keep: bool) -> None:
+        """Unlocks; without `keep` removes both files first. The memory lives on while others map it."""
+        if not keep:
+            self.path.unlink(missing_ok=True)
+            self.table_path.unlink(missing_ok=True)
+        self._unmap()
+        os.close(self._lock_fd)
 
-    def close(self) -> None:
-        """Removes both files and unlocks. The memory lives on while others map it."""
-        self.path.unlink(missing_ok=True)
-        self.table_path.unlink(missing_ok=True)
+    def _unmap(self) -> None:
         self.memory.release()
         self._mapping.close()
-        self._words.release()
-        self._table.close()
+        self.table.release()
+        self._table_map.close()
         os.close(self._pool_fd)
-        os.close(self._lock_fd)
+
+
+def _make(path: Path, size: int) -> int:
+    """A new sparse file; returns its inode."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        return os.fstat(fd).st_ino
+    finally:
+        os.close(fd)
+
+
+def _misfit(pool_path: Path, table_path: Path, identity: Identity) -> str:
+    """Why these two files cannot be taken over; empty if they can. Nothing of them is changed."""
+    try:
+        pool, table = os.lstat(pool_path), os.lstat(table_path)
+    except OSError:
+        return "pool_missing"
+    for info in (pool, table):
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_nlink != 1:
+            return "not_ours"
+    size = table_bytes(identity.pool_bytes) + directory_bytes(identity.pool_bytes, identity.slab)
+    if pool.st_size != identity.pool_bytes or table.st_size != size:
+        return "other_size"
+    mapping = _map(table_path, size, False)
+    slots = SlotTable(memoryview(mapping))
+    try:
+        reason = slots.misfit(identity, pool.st_ino)
+        return reason or ("not_backed" if pool.st_blocks * 512 < slots.backed else "")
+    finally:
+        slots.release()
+        mapping.close()
+
+
+def _check_room(directory: Path, size: int) -> None:
+    stats = os.statvfs(directory)
+    free = stats.f_bavail * stats.f_frsize
+    available = free
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) << 10
+    room = min(free, available)
+    if size > room:
+        raise LocalError(
+            ErrorCode.POOL_TOO_LARGE,
+            f"a pool of {size >> 20} MiB does not fit: its file system has {free >> 20} MiB free, "
+            f"memory has {available >> 20} MiB available",
+        )

@@ -52,6 +52,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Store in the slab directory that the slab at granule `first` has slots of `size` granules; 0: it is not cut."""
+
+    first: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hash:
     """Checksum these pages (slot, length in bytes), off the loop; answered by `Hashed`."""
 
@@ -62,12 +70,13 @@ class Hash:
 
 @dataclass(frozen=True, slots=True)
 class Locate:
-    """Ask the metaserver; answered by `Located_` with the same `ask`."""
+    """Ask the metaserver; answered by `LocateAnswer` with the same `ask`. The last `tails` keys are alternatives."""
 
     ask: int
     keys: Sequence[bytes]
     wait_ms: int
     expected: bool
+    tails: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,7 @@ Command = (
     | OpenTopic
     | CloseTopic
     | Table
+    | Cut
     | Hash
     | Locate
     | PinAt

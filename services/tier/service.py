@@ -23,8 +23,9 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
-from pegaflow.common.locks import LockProbe, clean_directory
+from pegaflow.common.locks import LockProbe
 from pegaflow.common.pool import GRANULE, Pool
+from pegaflow.common.slot_table import Identity
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
@@ -35,6 +36,7 @@ from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.commands import (
     CloseTopic,
     Command,
+    Cut,
     Fail,
     Forget,
     ForgetPeer,
@@ -52,8 +54,10 @@ from pegaflow.services.tier.commands import (
 )
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.hasher import Hasher
+from pegaflow.services.tier.old_locks import OldLocks, boot_identity, directory_identity
 from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.probes import PROBE_S, Probes
+from pegaflow.services.tier.slots import slab_granules
 from pegaflow.services.tier.state import Agent, Place, TierState
 
 TICK_S = 0.02
@@ -88,14 +92,15 @@ class TierService:
         """Raises `StartError` with `pool_busy`, `pool_too_large`, `port_in_use`, `bad_endpoint` or the mover's code."""
         config = self._config
         try:
-            self._pool = Pool.create(config.pool_dir / config.node, config.pool_size, self.epoch)
+            config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
+            identity = Identity(config.pool_size, slab, boot_identity(), sessions)
+            self._pool = Pool.open(config.pool_dir / config.node, identity, self.epoch, warm=False)
             faults.reach(Point.TIER_START_AFTER_POOL)
             self._bind()
         except LocalError as error:
             raise StartError(error.code, error.text) from None
-        kept = clean_directory(config.sessions_dir)
-        if kept:
-            log.info("old_members_alive", count=kept)
+        self._old_locks = OldLocks(config.sessions_dir, lambda word: None)
         faults.reach(Point.TIER_START_AFTER_SCAN)
         self._hasher = Hasher(self._pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
@@ -224,7 +229,17 @@ class TierService:
         faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
         if self._mover is not None:
             await self._mover.stop()
-        for name in ("_hasher", "_probes", "_metaservers", "_peers", "_requests", "_control", "_events", "_intents"):
+        for name in (
+            "_hasher",
+            "_probes",
+            "_old_locks",
+            "_metaservers",
+            "_peers",
+            "_requests",
+            "_control",
+            "_events",
+            "_intents",
+        ):
             part = getattr(self, name, None)
             if part is not None:
                 part.close()
@@ -232,7 +247,7 @@ class TierService:
         faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
         pool = getattr(self, "_pool", None)
         if pool is not None:
-            pool.close()
+            pool.close(keep=False)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -328,6 +343,7 @@ class TierService:
             self.control_endpoint,
             package_version(),
             self.state.draining,
+            *self.state.leases.load(),
         )
         self._metaservers.tell(hello)
 
@@ -337,8 +353,10 @@ class TierService:
         match command:
             case Table(slot, generation, entry):
                 if generation:
-                    self._pool.raise_generation(slot, generation)
-                self._pool.store(slot, entry)
+                    self._pool.table.raise_generation(slot, generation)
+                self._pool.table.store(slot, entry)
+            case Cut(first, size):
+                self._pool.table.cut(first, size)
             case Reply(asker, message):
                 if isinstance(message, Attached) and self._probing is not None:
                     self._probes.keep(message.session, message.member, self._probing)
@@ -354,8 +372,8 @@ class TierService:
                 self._events.close_topic(topic)
             case Hash(job, slots, lengths):
                 self._hasher.hash(slots, lengths, lambda found: self.handle(events.Hashed(job, found)))
-            case Locate(ask, keys, wait_ms, expected):
-                message = catalogue.Locate(self._config.node, keys, wait_ms, expected)
+            case Locate(ask, keys, wait_ms, expected, tails):
+                message = catalogue.Locate(self._config.node, keys, wait_ms, expected, tails)
                 self._metaservers.ask(
                     message,
                     wait_ms / 1e3 + 1.0,

@@ -17,9 +17,17 @@ from pegaflow.common.wire.version import PROTOCOL
 PROMISE_STALE_S = 1.5
 
 
+def holder_word(nonce: bytes) -> int:
+    """A process by its lock's nonce, as the slot table names it: 64 bits, even, never 0."""
+    return (int.from_bytes(nonce[:8], "little") | 2) & ~1
+
+
 @dataclass(slots=True, eq=False)
 class Member:
-    """One attached process. `page`: a rank's layout digest and bytes; `grants`: those under which it may still write."""
+    """One attached process. `page`: a rank's layout digest and bytes; `grants`: those under which it may still write.
+
+    `holder` names it in the slot table, for every life of the tier: from its lock's nonce, odd if a device copies for it.
+    """
 
     number: int
     role: str
@@ -31,6 +39,7 @@ class Member:
     page: tuple[bytes, int]
     cursor: ReceiveCursor
     alive_at: float
+    holder: int = 0
     grants: set[int] = field(default_factory=set)
 
 
@@ -142,7 +151,10 @@ class Sessions:
     def _join(self, session: Session, ask: Attach, now: float) -> Member:
         number = max(session.members, default=0) + 1
         cursor = ReceiveCursor(ask.first_seq)
-        member = Member(number, ask.role, ask.rank, ask.shard, ask.stripe, ask.nonce, ask.pid, _pages(ask)[0], cursor, now)
+        holder = holder_word(ask.nonce) | ask.gpu
+        member = Member(
+            number, ask.role, ask.rank, ask.shard, ask.stripe, ask.nonce, ask.pid, _pages(ask)[0], cursor, now, holder
+        )
         session.members[number] = member
         return member
 

@@ -12,7 +12,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, SessionBeat
-from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, Delta, Located, Sync
+from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Delta, Located, Sync
 from pegaflow.common.wire.messages.loads import Hits, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import GRANTED, HAVE, NO_SPACE, REFUSED, Abandoned, Grant, Intent, Written
 from pegaflow.common.wire.messages.saves import PENDING as ELSEWHERE
@@ -219,8 +219,8 @@ def test_the_table_stands_before_the_grant_and_sealed_before_its_delta() -> None
     keys = [key(1)]
     out = script.publish(("p", "scheduler", 0), Intent(EPOCH, 1, keys, u32s([16]), b"", ["r"], u32s([0])))
     kinds = [type(c).__name__ if not isinstance(c, commands.Publish) else c.message.KIND for c in out]
-    assert kinds == ["Table", "grant", "intent_seen", "delta"]
-    assert out[0].generation == 1  # type: ignore[union-attr]
+    assert kinds == ["Cut", "Table", "grant", "intent_seen", "delta"]
+    assert out[1].generation == 1  # type: ignore[union-attr]
     assert deltas(out) == [(key(1), PENDING)]
     grant = next(c.message for c in out if isinstance(c, commands.Publish) and isinstance(c.message, Grant))
     done = script.hashed(script.word(grant))
@@ -465,6 +465,26 @@ def located(ask: commands.Locate, nodes: list[str]) -> events.LocateAnswer:
     owners = u32s(list(range(len(nodes))) * len(ask.keys))
     epochs, places = u64s([5] * len(nodes)), [f"tcp://{node}" for node in nodes]
     return events.LocateAnswer(ask.ask, Located(states, len(nodes), owners, nodes, epochs, places))
+
+
+def test_an_answer_that_ends_with_a_hole_ends_the_lookup_there() -> None:
+    script = Script(metaserver=True).engine()
+    out = script.lookup([1, 2, 3])
+    ask = only(commands.Locate, out)
+    short = Located(bytes([SEALED, GONE]), 1, u32s([0, NO_OWNER]), ["b"], u64s([5]), ["tcp://b"])
+    pin = only(commands.PinAt, script.feed(events.LocateAnswer(ask.ask, short)))
+    assert list(pin.keys) == [key(1)]
+
+
+@pytest.mark.parametrize("states", [b"", bytes([SEALED])])
+def test_an_answer_that_ends_without_a_hole_is_a_failed_one(states: bytes) -> None:
+    """Or the tier would ask for what is missing again and again."""
+    script = Script(metaserver=True).engine()
+    ask = only(commands.Locate, script.lookup([1, 2]))
+    short = Located(states, 1, u32s([0] * len(states)), ["b"], u64s([5]), ["tcp://b"])
+    out = script.feed(events.LocateAnswer(ask.ask, short))
+    assert not [c for c in out if isinstance(c, commands.Locate | commands.PinAt)]
+    assert [answer.reason for answer in hits(out)] == [ErrorCode.BAD_MESSAGE]
 
 
 def pinned(pin: commands.PinAt, sums: list[bytes]) -> Pinned:

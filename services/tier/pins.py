@@ -1,0 +1,96 @@
+"""Pins, pure: another tier asks that pages stay where they are while it reads them (docs/protocol.md 3.4).
+
+Pages of an earlier life are verified first; the answer waits for that, but not for long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pegaflow.common.slot_table import GRANULE
+from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.messages.transfer import Pin, Pinned
+from pegaflow.services.tier.commands import Command, Reply
+from pegaflow.services.tier.leases import Leases
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
+from pegaflow.services.tier.verifier import Verifier
+
+MAX_PIN_TTL_S = 60.0
+VERIFY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """The mover's NIXL agent as other tiers need to know it."""
+
+    name: str
+    metadata: bytes
+    base: int
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    asker: Any
+    message: Pin
+    agent: Agent
+    until: float
+
+
+class Pins:
+    """Answers pins; `waiting` are those with pages that are being verified."""
+
+    def __init__(
+        self, pages: Pages, leases: Leases, verifier: Verifier, out: list[Command], counts: dict[str, int], pool_bytes: int
+    ) -> None:
+        self._pages, self._leases, self._verifier, self._out, self._counts = pages, leases, verifier, out, counts
+        self._pool_bytes = pool_bytes
+        self.waiting: list[_Waiting] = []
+
+    def pin(self, asker: Any, message: Pin, agent: Agent, now: float) -> None:
+        """Pins what is there of the asked pages, once it is known to be good."""
+        doubtful = [page for page in self._there(message) if not page.verified]
+        self._verifier.first_use(doubtful)
+        one = _Waiting(asker, message, agent, now + VERIFY_S)
+        if doubtful:
+            self.waiting.append(one)
+        else:
+            self._answer(one, now)
+
+    def run(self, now: float) -> None:
+        """Answers those whose pages are known to be good or bad by now, or that have waited long enough."""
+        due = [one for one in self.waiting if now >= one.until or all(page.verified for page in self._there(one.message))]
+        if due:
+            self.waiting = [one for one in self.waiting if one not in due]
+            for one in due:
+                self._answer(one, now)
+
+    def _there(self, message: Pin) -> list[Page]:
+        pages = map(self._pages.index.get, message.keys)
+        return [page for page in pages if page is not None and page.state is PageState.SEALED]
+
+    def _answer(self, one: _Waiting, now: float) -> None:
+        message, agent = one.message, one.agent
+        positions, rows, offsets, lengths, checksums = u32s(), u32s(), u64s(), u32s(), bytearray()
+        pages: list[Page] = []
+        for position, key in enumerate(message.keys):
+            page = self._pages.index.get(key)
+            if page is None or page.state is not PageState.SEALED or not page.verified or len(page.slots) != message.shards:
+                continue
+            pages.append(page)
+            positions.append(position)
+            rows.append(page.rows)
+            offsets.extend(slot * GRANULE for slot in page.slots)
+            lengths.extend(page.lengths)
+            checksums += b"".join(page.checksums)
+        lease = 0
+        if pages:
+            ttl_s = min(message.ttl_ms / 1e3, MAX_PIN_TTL_S)
+            lease = self._leases.pin(message.reader, pages, ttl_s, now).number
+            self._pages.space.touch(pages)
+            self._counts["pinned"] += len(pages)
+        answer = Pinned(
+            lease, positions, rows, offsets, lengths, bytes(checksums), agent.name, agent.metadata, agent.base, self._pool_bytes
+        )
+        self._out.append(Reply(one.asker, answer))

@@ -1,0 +1,53 @@
+"""The scrubber, pure: looks at every sealed page now and then, so that a page gone bad is found before it is wanted."""
+
+from __future__ import annotations
+
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
+from pegaflow.services.tier.verifier import JOB_BYTES, Verifier
+
+PAUSE_S = 0.5
+LOOKS = 1024  # keys passed over in one tick, at most
+
+
+class Scrubber:
+    """Walks over the index, `rate` bytes a second (0: never), one batch at a time."""
+
+    def __init__(self, pages: Pages, verifier: Verifier, counts: dict[str, int], rate: float) -> None:
+        self._pages, self._verifier, self._counts, self._rate = pages, verifier, counts, rate
+        self._credit = 0.0
+        self._ticked_at: float | None = None
+        self._round: list[bytes] = []
+        self._busy = False
+
+    def tick(self, now: float) -> None:
+        """Starts a batch when enough time has passed since the last one."""
+        if not self._rate:
+            return
+        batch = min(self._rate * PAUSE_S, JOB_BYTES)
+        passed = now - self._ticked_at if self._ticked_at is not None else 0.0
+        self._ticked_at = now
+        self._credit = min(self._credit + self._rate * passed, batch)
+        if self._busy or self._credit < batch:
+            return
+        pages = self._next()
+        if pages:
+            self._busy = True
+            self._counts["scrubbed"] += len(pages)
+            self._verifier.check(pages, self._done)
+
+    def _next(self) -> list[Page]:
+        if not self._round:
+            self._round = list(self._pages.index)[::-1]
+        pages: list[Page] = []
+        for _ in range(min(LOOKS, len(self._round))):
+            page = self._pages.index.get(self._round.pop())
+            if page is not None and page.state is PageState.SEALED:
+                pages.append(page)
+                self._credit -= page.size  # below 0 after a large page: the next one waits for longer
+                if self._credit <= 0:
+                    break
+        return pages
+
+    def _done(self, bad: list[Page], now: float) -> None:
+        self._busy = False
