@@ -134,14 +134,37 @@ class Point(StrEnum):
     METASERVER_NODE_DOWN_BEFORE_SENT = "metaserver.node_down.before_sent", "a node's pages are gone here, nobody was told"
     METASERVER_NODE_DOWN_AFTER_SENT = "metaserver.node_down.after_sent", "told; those who wait have not been looked at"
     METASERVER_BEAT_BEFORE_SENT = "metaserver.beat.before_sent", "subscribers do not know the head"
+    # --- connector: link ---------------------------------------------------------------------------------------------
+    CONNECTOR_LOCK_AFTER_TAKEN = "connector.lock.after_taken", "the process can be proven dead, the tier does not know it"
+    CONNECTOR_ATTACH_BEFORE_SENT = "connector.attach.before_sent", "the process is about to ask"
+    CONNECTOR_ATTACHED_BEFORE_APPLIED = "connector.attached.before_applied", "a member, without mapping and without bus"
+    CONNECTOR_POOL_AFTER_MAPPED = "connector.pool.after_mapped", "the pool is mapped, the bus is not joined"
+    CONNECTOR_JOIN_AFTER_APPLIED = "connector.join.after_applied", "attached, no beat was sent"
+    CONNECTOR_PUBLISH_BEFORE_SENT = "connector.publish.before_sent", "a publication has its number and was not sent"
+    CONNECTOR_PUBLISH_AFTER_SENT = "connector.publish.after_sent", "sent, not acknowledged"
+    CONNECTOR_ACK_BEFORE_APPLIED = "connector.ack.before_applied", "the tier has it, the window still keeps it"
+    CONNECTOR_ALIVE_BEFORE_SENT = "connector.alive.before_sent", "the tier has not heard from this process for a beat"
+    CONNECTOR_SESSION_BEFORE_UNMAP = "connector.session.before_unmap", "the session is over, the old pool is mapped"
+    CONNECTOR_SESSION_AFTER_UNMAP = "connector.session.after_unmap", "nothing is mapped, no new session is asked for"
+    CONNECTOR_DETACH_BEFORE_SENT = "connector.detach.before_sent", "unmapped, the tier counts a member"
     # --- connector: saving -------------------------------------------------------------------------------------------
+    CONNECTOR_INTENT_BEFORE_SENT = "connector.intent.before_sent", "blocks are pinned for an intent that nobody has heard of"
+    CONNECTOR_GRANT_BEFORE_APPLIED = "connector.grant.before_applied", "a grant came in, no rank owes a last word for it"
     CONNECTOR_SAVE_BEFORE_COPY = "connector.save.before_copy", "the rank has slots and has written none"
     CONNECTOR_SAVE_AFTER_COPY = "connector.save.after_copy", "the bytes are in, the tier does not know"
     CONNECTOR_SAVE_BEFORE_REPORT = "connector.save.before_report", "every slot was answered for, vLLM's blocks are pinned"
+    CONNECTOR_WRITTEN_BEFORE_SENT = "connector.written.before_sent", "the last word was handed over, it has no number"
+    CONNECTOR_ABANDONED_BEFORE_SENT = "connector.abandoned.before_sent", "slots were given up, the tier keeps them reserved"
     # --- connector: loading ------------------------------------------------------------------------------------------
+    CONNECTOR_LOOKUP_BEFORE_SENT = "connector.lookup.before_sent", "vLLM waits for an answer to a question not asked"
+    CONNECTOR_LOOKUP_AFTER_SENT = "connector.lookup.after_sent", "the question is on its way"
+    CONNECTOR_HITS_BEFORE_APPLIED = "connector.hits.before_applied", "a lease that no `alive` of ours lists"
+    CONNECTOR_LOADING_BEFORE_SENT = "connector.loading.before_sent", "ranks may copy under a lease that counts as idle"
     CONNECTOR_LOAD_BEFORE_COPY = "connector.load.before_copy", "blocks wait for their bytes"
     CONNECTOR_LOAD_AFTER_COPY = "connector.load.after_copy", "bytes are in, the generations were not looked at again"
     CONNECTOR_LOAD_BEFORE_REPORT = "connector.load.before_report", "the copy is over, vLLM does not know"
+    CONNECTOR_RELEASE_BEFORE_SENT = "connector.release.before_sent", "every rank has reported, the tier keeps the lease"
+    CONNECTOR_CANCEL_BEFORE_SENT = "connector.cancel.before_sent", "nobody waits any more, the tier does not know"
 
 
 BY_NAME: Final = {str(point.value): point for point in Point}

@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pegaflow.common import faults
 from pegaflow.common.bus.rpc import RpcClient
+from pegaflow.common.fault_points import Point
 from pegaflow.common.locks import ProcessLock
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.columns import u32s
@@ -59,22 +61,36 @@ class Attacher:
         self._loop, self._rpc, self._options, self._identity = loop, rpc, options, identity
         self._first_seq, self._mapped = first_seq, mapped
         self._attached, self._refused = attached, refused
-        self._lock = self._new_lock()
+        self._lock: ProcessLock | None = None
         self._asking = False
         self._closed = False
 
     def close(self) -> None:
         """Drops the lock: nothing may be mapped any more."""
         self._closed = True
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def ask(self) -> None:
         """Asks, again and again until the tier has answered. One question at a time."""
         if self._asking or self._closed:
             return
-        member, base, fingerprint, factors, layouts, page_bytes, gpu = self._identity
         self._asking = True
-        ask = Attach(
+        try:
+            ask = self._question()
+            faults.reach(Point.CONNECTOR_ATTACH_BEFORE_SENT)
+            self._rpc.send(ask, self._options.request_timeout_s, self._answered)
+        except Exception:  # nobody else would ask again
+            log.exception("pegaflow: could not ask to be attached; trying again")
+            self._asking = False
+            self._loop.call_later(RETRY_S, self.ask)
+
+    def _question(self) -> Attach:
+        member, base, fingerprint, factors, layouts, page_bytes, gpu = self._identity
+        if self._lock is None:
+            self._lock = ProcessLock.acquire(Path(self._options.runtime_dir) / "sessions")
+            faults.reach(Point.CONNECTOR_LOCK_AFTER_TAKEN)
+        return Attach(
             PROTOCOL,
             package_version(),
             member.engine,
@@ -96,7 +112,6 @@ class Attacher:
             self._first_seq(),
             gpu,
         )
-        self._rpc.send(ask, self._options.request_timeout_s, self._answered)
 
     def _answered(self, answer: Any) -> None:
         self._asking = False
@@ -106,14 +121,11 @@ class Attacher:
             self._attached(answer)
             return
         error = answer if isinstance(answer, PegaflowError) else PegaflowError(ErrorCode.BAD_MESSAGE, "no Attached")
-        if error.code == ErrorCode.LOCK_NOT_VISIBLE and not self._mapped():
-            self._lock.close()  # the directory was made anew: a lock that the tier can see needs a new file
-            self._lock = self._new_lock()
+        if error.code == ErrorCode.LOCK_NOT_VISIBLE and self._lock is not None and not self._mapped():
+            self._lock.close()
+            self._lock = None  # the directory was made anew: a lock that the tier can see needs a new file
         if error.retryable:
             self._loop.call_later(RETRY_S, self.ask)
             return
         log.error("pegaflow: attach refused: %s", error)
         self._refused(error)
-
-    def _new_lock(self) -> ProcessLock:
-        return ProcessLock.acquire(Path(self._options.runtime_dir) / "sessions")

@@ -9,6 +9,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pegaflow.common import faults
+from pegaflow.common.fault_points import Point
 from pegaflow.common.pool import PoolView
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
@@ -120,6 +122,7 @@ class SchedulerBus(Link):
     def _send_intent(self, session: SessionId, intent: Intent, cost: int) -> None:
         self._unsent -= 1
         self._unsent_bytes -= cost
+        faults.reach(Point.CONNECTOR_INTENT_BEFORE_SENT)
         if self._session == session:
             self._publish(intent)
 
@@ -140,9 +143,17 @@ class SchedulerBus(Link):
         self._lookups.add(lookup)
         self._sent_through = max(self._sent_through, lookup)
         ask = Lookup(attached.session, attached.token, lookup, request_id, keys, tails, max(0, int(wait_s * 1e3)), expected)
-        self._rpc.send(ask, wait_s + RPC_MARGIN_S, lambda answer: self._answered(session, lookup, answer), session.epoch)
+        try:
+            faults.reach(Point.CONNECTOR_LOOKUP_BEFORE_SENT)
+            self._rpc.send(ask, wait_s + RPC_MARGIN_S, lambda answer: self._answered(session, lookup, answer), session.epoch)
+            faults.reach(Point.CONNECTOR_LOOKUP_AFTER_SENT)
+        except Exception:  # who asked gets an answer; one that comes all the same finds nobody, and its lease is released
+            self._lookups.discard(lookup)
+            self._answers.append(_nothing(lookup, ErrorCode.INTERNAL))
+            raise
 
     def _answered(self, session: SessionId, lookup: int, answer: Any) -> None:
+        faults.reach(Point.CONNECTOR_HITS_BEFORE_APPLIED)
         wanted = lookup in self._lookups
         self._lookups.discard(lookup)
         if not isinstance(answer, Hits):
@@ -173,6 +184,7 @@ class SchedulerBus(Link):
             self._lookups.discard(lookup)
             attached = self._attached
             if attached is not None:
+                faults.reach(Point.CONNECTOR_CANCEL_BEFORE_SENT)
                 message = Cancel(attached.session, attached.token, u64s([lookup]))
                 self._rpc.send(message, self._options.request_timeout_s, lambda _: None, self._epoch)
 
@@ -183,6 +195,7 @@ class SchedulerBus(Link):
     def _say(self, lease: LeaseRef, kind: type[Loading] | type[Release]) -> None:
         attached = self._attached
         if attached is not None and lease.session == SessionId(self._epoch, attached.session):
+            faults.reach(Point.CONNECTOR_LOADING_BEFORE_SENT if kind is Loading else Point.CONNECTOR_RELEASE_BEFORE_SENT)
             message = kind(attached.session, attached.token, u64s([lease.lease]))
             self._rpc.send(message, self._options.request_timeout_s, self._said, self._epoch)
 
@@ -314,6 +327,7 @@ class RankBus(Link):
     def _event(self, message: Any) -> None:
         if not isinstance(message, saves.Grant) or self._attached is None:
             return
+        faults.reach(Point.CONNECTOR_GRANT_BEFORE_APPLIED)
         shard, stripe, shards = self._member.shard, self._member.stripe, message.shards
         mine = [i for i in range(len(message.positions)) if (message.stripes[i] if message.stripes else 0) == stripe]
         session = SessionId(self._epoch, self._attached.session)
@@ -347,21 +361,26 @@ class RankBus(Link):
             return  # a new life of the tier: the grant is void, and its slots are out of use there
         at = {position: i for i, position in enumerate(grant.positions)}
         picks = [at[position] for position in positions]
-        seq = self._publish(
-            kind(
-                grant.ref.session.epoch,
-                grant.ref.session.session,
-                grant.grant,
-                u32s(grant.slots[i] for i in picks),
-                u64s(grant.generations[i] for i in picks),
-                b"".join(grant.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)] for i in picks),
+        seq = None
+        try:
+            faults.reach(Point.CONNECTOR_WRITTEN_BEFORE_SENT if kind is Written else Point.CONNECTOR_ABANDONED_BEFORE_SENT)
+            seq = self._publish(
+                kind(
+                    grant.ref.session.epoch,
+                    grant.ref.session.session,
+                    grant.grant,
+                    u32s(grant.slots[i] for i in picks),
+                    u64s(grant.generations[i] for i in picks),
+                    b"".join(grant.marks[KEY_MARK_BYTES * i : KEY_MARK_BYTES * (i + 1)] for i in picks),
+                )
             )
-        )
-        with self._changed:
-            if not self._owed.get(grant.grant):
-                self._owed.pop(grant.grant, None)
-                if seq is not None:
-                    self._telling[grant.grant] = seq
+        finally:
+            # Also where the word was lost: nothing is owed any more, `alive` lists the grant no longer, and so the tier ends it.
+            with self._changed:
+                if not self._owed.get(grant.grant):
+                    self._owed.pop(grant.grant, None)
+                    if seq is not None:
+                        self._telling[grant.grant] = seq
 
     def _acked(self, following: int) -> None:
         super()._acked(following)

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+from pegaflow.common import faults
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.fault_points import Point
 from pegaflow.common.pool import PoolView
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.envelope import EventHeader
@@ -34,6 +36,7 @@ from pegaflow.connector.streams import Streams
 
 ALIVE_S = 0.5
 JOIN_S = 2.0
+LEAVE_S = 0.01
 CLOSE_S = 5.0
 
 log = logging.getLogger(__name__)
@@ -165,7 +168,9 @@ class Link:
         self._epoch = self._rpc.peer_epoch
         self._attached = answer
         try:
+            faults.reach(Point.CONNECTOR_ATTACHED_BEFORE_APPLIED)
             self._map(answer)
+            faults.reach(Point.CONNECTOR_POOL_AFTER_MAPPED)
             self._streams.open(answer)
         except Exception as error:  # of the mapping, of pinning it, of an endpoint: nothing of it may end the link
             log.warning(
@@ -206,6 +211,7 @@ class Link:
         if self._session is not None:
             self._joined(self._session)
         log.info("pegaflow: %s %d attached to the tier, epoch %016x", self._member.role, self._member.rank, self._epoch)
+        faults.reach(Point.CONNECTOR_JOIN_AFTER_APPLIED)
         self._say_alive()
 
     # Events.
@@ -237,6 +243,7 @@ class Link:
         """Anything else on the session's topic."""
 
     def _acked(self, following: int) -> None:
+        faults.reach(Point.CONNECTOR_ACK_BEFORE_APPLIED)
         self._outbox.acked(following)
 
     # Publications.
@@ -248,13 +255,17 @@ class Link:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(ALIVE_S)
-            self._streams.poke()
-            if self._phase is Phase.ATTACHED:
-                self._silence.look(self._epoch)
-                self._say_alive()
+            try:
+                self._streams.poke()
+                if self._phase is Phase.ATTACHED:
+                    self._silence.look(self._epoch)
+                    self._say_alive()
+            except Exception:  # a process that beats no more would lose its session for good
+                log.exception("pegaflow link: a beat failed")
 
     def _say_alive(self) -> None:
         if self._attached is not None:
+            faults.reach(Point.CONNECTOR_ALIVE_BEFORE_SENT)
             self._outbox.say(self._alive(self._streams.seen))
 
     def _alive(self, events_seen: int) -> Alive:
@@ -286,8 +297,17 @@ class Link:
 
     def _leave_pool(self) -> None:
         """Goes on once no copy of the old session is open: only then the old mapping may go and a new session begin."""
-        if self._pool.copying or not self._unmap():
-            self._loop.call_later(0.01, self._leave_pool)
+        left = False
+        try:
+            if not self._pool.copying:
+                faults.reach(Point.CONNECTOR_SESSION_BEFORE_UNMAP)
+                left = self._unmap()
+                faults.reach(Point.CONNECTOR_SESSION_AFTER_UNMAP)
+        except Exception:  # whatever it is: no new session before the old mapping has gone
+            left = False
+            log.exception("pegaflow link: the old pool is not unmapped")
+        if not left:
+            self._loop.call_later(LEAVE_S, self._leave_pool)
             return
         self._attached = None
         self._set(Phase.DETACHED)
@@ -313,8 +333,13 @@ class Link:
     def _finish_close(self) -> None:
         if self._goodbye is None:
             self._end(None)
-        else:
+            return
+        try:
+            faults.reach(Point.CONNECTOR_DETACH_BEFORE_SENT)
             self._rpc.send(self._goodbye, 0.5, self._end)
+        except Exception:  # the lock goes all the same, and tells the tier
+            log.exception("pegaflow link: no goodbye")
+            self._end(None)
 
     def _end(self, answer: Any) -> None:
         self._stop.set_result(None)

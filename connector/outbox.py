@@ -7,14 +7,19 @@ All methods run on the link's thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
+from pegaflow.common import faults
 from pegaflow.common.bus.events import INTENTS
 from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.reliable import SendWindow
+from pegaflow.common.fault_points import Point
 from pegaflow.common.wire.codec import Message, encode_body
 from pegaflow.common.wire.envelope import PublicationHeader, encode, frames
 from pegaflow.common.wire.messages.attach import Attached
+
+log = logging.getLogger(__name__)
 
 
 class Outbox:
@@ -42,7 +47,10 @@ class Outbox:
         if self._port is None:
             return None
         seq = self.window.push(message.KIND, encode_body(message), must=True)
-        self._send_due()
+        try:
+            self._send_due()
+        except Exception:  # it has its number and stands in the window: it is repeated until it has come
+            log.exception("pegaflow outbox: publication %d was not sent", seq)
         return seq
 
     def say(self, message: Message) -> None:
@@ -59,7 +67,9 @@ class Outbox:
         if self._port is None or self._attached is None:
             return
         for numbered in self.window.due(self._clock()):
+            faults.reach(Point.CONNECTOR_PUBLISH_BEFORE_SENT)
             self._port.send(frames(numbered.kind, numbered.body, self._header(self._attached, numbered.seq), INTENTS))
+            faults.reach(Point.CONNECTOR_PUBLISH_AFTER_SENT)
         self._arm()
 
     def _arm(self) -> None:
