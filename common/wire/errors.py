@@ -38,6 +38,7 @@ class ErrorCode(StrEnum):
     STALE_SYNC = "stale_sync"
     # pages
     NO_SPACE = "no_space"
+    KEEP_FULL = "keep_full"
     GONE = "gone"
     UNKNOWN = "unknown"
     BAD_CHECKSUM = "bad_checksum"

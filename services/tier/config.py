@@ -11,6 +11,9 @@ from pegaflow.common.config import duration, option, size
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.runtime_dir import default_runtime_dir
 from pegaflow.common.wire.errors import LocalError
+from pegaflow.services.tier.eviction.policy import POLICIES
+from pegaflow.services.tier.eviction.shares import SpaceOptions
+from pegaflow.services.tier.verifier import OnLoad
 
 
 def _endpoint(value: str) -> str | None:
@@ -36,6 +39,34 @@ def _node(value: str) -> str | None:
     return None if good else "letters, digits, - _ . and at most 64 of them"
 
 
+def _count(value: int) -> str | None:
+    return None if value > 0 else "must be above 0"
+
+
+def _fraction(value: float) -> str | None:
+    return None if 0 < value <= 1 else "must be above 0 and at most 1"
+
+
+def _eviction(value: str) -> str | None:
+    return None if value in POLICIES else f"{value!r}: expected one of {', '.join(POLICIES)}"
+
+
+def _quota(value: str) -> tuple[bytes, int]:
+    """Raises ValueError for what is not FINGERPRINT=SIZE."""
+    name, _, amount = value.partition("=")
+    if not name or _fingerprint(name):
+        raise ValueError(f"{value!r}: expected FINGERPRINT=SIZE, the fingerprint as 32 hex digits")
+    return bytes.fromhex(name), size(amount)
+
+
+def _quotas(values: tuple[str, ...]) -> str | None:
+    try:
+        names = [_quota(value)[0] for value in values]
+    except ValueError as error:
+        return str(error)
+    return None if len(names) == len(set(names)) else "a fingerprint has two quotas"
+
+
 def _timeout(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
@@ -48,6 +79,12 @@ class TierConfig:
     runtime_dir: Path = option(Path(), help="where this node's processes meet: ipc sockets, lock files", parse=Path)
     pool_dir: Path = option(Path("/dev/shm/pegaflow"), help="where the pool lives: tmpfs or hugetlbfs", parse=Path)
     pool_size: int = option(4 << 30, help="bytes of the pool", parse=size)
+    eviction: str = option("lru", help="which pages go first: lru or s3fifo", check=_eviction)
+    quota: tuple[str, ...] = option((), help="FINGERPRINT=SIZE, what a namespace may have at most; repeat it", check=_quotas)
+    quota_default: float = option(1.0, help="the same for namespaces without a quota, fraction of the pool", check=_fraction)
+    evict_high: float = option(1.0, help="evict ahead of need above this fraction of the pool; 1: never", check=_fraction)
+    evict_low: float = option(1.0, help="down to this fraction", check=_fraction)
+    keep_share: float = option(0.25, help="fraction of the pool that keep requests may hold", check=_fraction)
     requests: str = option(
         "", help="tcp endpoint for other nodes' requests, for example tcp://10.0.0.1:7410", check=_optional_tcp
     )
@@ -75,6 +112,8 @@ class TierConfig:
         if wrong := _endpoint(self.ipc("requests")):
             raise ValueError(f"runtime_dir is too long: {wrong}")
 
+        if self.evict_low > self.evict_high:
+            raise ValueError(f"evict_low {self.evict_low:g} is above evict_high {self.evict_high:g}")
     def ipc(self, name: str) -> str:
         """The node-local endpoint of one socket."""
         return f"ipc://{self.runtime_dir.resolve()}/{name}.sock"
@@ -83,3 +122,14 @@ class TierConfig:
     def sessions_dir(self) -> Path:
         """Lock files of attached processes."""
         return self.runtime_dir / "sessions"
+    @property
+    def verify_every(self) -> int:
+        """One in so many local pages is verified before it is loaded; 0: none."""
+        return {OnLoad.ALWAYS: 1, OnLoad.SAMPLE: self.verify_sample, OnLoad.NEVER: 0}[self.verify_on_load]
+
+    @property
+    def space(self) -> SpaceOptions:
+        """What the pure tier needs to know of the pool's division."""
+        quotas = dict(map(_quota, self.quota))
+        return SpaceOptions(self.eviction, quotas, self.quota_default, self.evict_high, self.evict_low, self.keep_share)
+

@@ -31,6 +31,14 @@ COUNTERS = {
     "reads_given_up": ("reads_given_up", "READs past their deadline, their slots in quarantine"),
     "leases_expired": ("leases_expired", "leases that ran out"),
     "members_dead": ("members_dead", "attached processes proven dead"),
+    "adopted": ("pages_adopted", "pages taken over from the tier before"),
+    "adopted_bytes": ("adopted_bytes", "bytes of those pages"),
+    "adopted_bad": ("pages_adopted_bad", "of those, pages whose checksum did not fit at their first use"),
+    "refused_entries": ("refused_entries", "slots of the tier before that were not taken over: torn, incomplete, doubtful"),
+    "old_slots_freed": ("old_slots_freed", "slots of the tier before that are quiet since"),
+    "verified": ("pages_verified", "checksums taken again and found to fit: at first use, on load, by the scrubber"),
+    "verified_bad": ("pages_verified_bad", "pages dropped because their checksum did not fit any more"),
+    "scrubbed": ("pages_scrubbed", "pages that the scrubber looked at"),
     "promises_stale": ("promises_stale", "pending pages of sessions that fell silent"),
 }
 
@@ -55,7 +63,24 @@ class TierCollector(Collector):
             "leases": ("open leases and pins", len(state.leases.open)),
             "grants": ("open grants", len(state.saves.grants)),
             "lookups_waiting": ("lookups without an answer", len(state.lookups.open)),
+            "old_members_awaited": ("processes of earlier sessions that keep slots out of use", state.adoption.waiting_for),
+            "held_slots": ("slots that such a process may still write", len(state.pages.held)),
             "fetches": ("fetches under way, those in quarantine included", len(state.fetches.open)),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)
+        yield from self._namespaces()
+
+    def _namespaces(self) -> Iterable[Metric]:
+        shares = self._state.pages.space.shares
+        used = GaugeMetricFamily("pegaflow_tier_namespace_bytes", "bytes of the pool that a namespace has", labels=["namespace"])
+        quota = GaugeMetricFamily("pegaflow_tier_namespace_quota_bytes", "bytes that it may have", labels=["namespace"])
+        share = GaugeMetricFamily("pegaflow_tier_namespace_share_bytes", "bytes that nobody takes from it", labels=["namespace"])
+        kept = GaugeMetricFamily("pegaflow_tier_namespace_kept_bytes", "bytes of it that are kept on request", labels=["namespace"])
+        for name, space in shares.by_name.items():
+            label = [name.hex()]
+            used.add_metric(label, space.used * GRANULE)
+            quota.add_metric(label, shares.quota(space) * GRANULE)
+            share.add_metric(label, shares.share(space) * GRANULE)
+            kept.add_metric(label, space.kept * GRANULE)
+        yield from (used, quota, share, kept)

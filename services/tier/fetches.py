@@ -75,14 +75,16 @@ class Fetches:
         self.open: dict[int, Fetch] = {}
         self.verifying: dict[int, Fetch] = {}
 
-    def start(self, owner: Owner, keys: Sequence[bytes], lengths: tuple[int, ...], now: float) -> int:
-        """Begins to fetch a prefix of `keys`; returns how many got slots."""
+    def start(self, owner: Owner, keys: Sequence[bytes], lengths: tuple[int, ...], now: float, before: Page | None = None) -> int:
+        """Begins to fetch a prefix of `keys`, which continue the page `before`; returns how many got slots."""
         taken: list[Page] = []
-        for key in keys:
-            page = self._pages.reserve(key, PageState.FETCHING, lengths, now)
+        grant = next(self._pages.grants)
+        for order, key in enumerate(keys):
+            page = self._pages.reserve(key, PageState.FETCHING, lengths, parent=taken[-1] if taken else before)
             if page is None:
                 break
             page.refs += 1
+            page.grant, page.order = grant, order
             self._pages.store_granted(page)
             taken.append(page)
         per_batch = max(1, BATCH_BYTES // max(1, sum(lengths)))

@@ -83,6 +83,12 @@ class Leases:
             if lease is not None and lease.session == session:
                 self._end(lease)
 
+    def load(self) -> tuple[int, int]:
+        """How busy this tier is for others: open pins, and the leased share of its pool in thousandths."""
+        pins = sum(lease.session == 0 for lease in self.open.values())
+        leased = sum(lease.granules for lease in self.open.values())
+        return pins, min(1000, 1000 * leased // max(1, self._pages.allocator.backed))
+
     def of_session(self, session: int) -> list[Lease]:
         return [lease for lease in self.open.values() if lease.session == session]
 
@@ -100,6 +106,7 @@ class Leases:
             page.refs -= 1
             if page.state is doomed:
                 self._pages.free_if_done(page)
+        self._pages.space.look(lease.pages)
 
     def validate(self) -> None:
         idle = sum(lease.granules for lease in self.open.values() if lease.session and lease.expires != float("inf"))

@@ -23,6 +23,7 @@ from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.sessions import Session
+from pegaflow.services.tier.verifier import Verifier
 
 HOP_S = 0.05
 RETRY_S = 0.1
@@ -51,6 +52,8 @@ class OpenLookup:
     retry_at: float = 0.0
     asking: int = 0
     failure: str = ""
+    checked: int = 0
+    checking: bool = False
 
 
 class Lookups:
@@ -67,7 +70,8 @@ class Lookups:
     ) -> None:
         self._pages, self._leases, self._out, self._counts, self._jobs = pages, leases, out, counts, jobs
         self._metaserver = metaserver
-        self.fetches: Fetches  # set by the tier; the two refer to each other
+        self.fetches: Fetches  # these two are set by the tier; they refer to each other
+        self.verifier: Verifier
         self.open: dict[tuple[int, int], OpenLookup] = {}
         self._waiting: dict[bytes, dict[OpenLookup, None]] = {}  # in order, so that the same events give the same commands
         self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
@@ -91,6 +95,7 @@ class Lookups:
                 for page in lookup.got:
                     page.refs -= 1
                     self._pages.free_if_done(page)
+                self._pages.space.look(lookup.got)
                 self._answer_nothing(lookup, "cancelled")
 
     def of_session(self, session: Session) -> list[int]:
@@ -121,7 +126,7 @@ class Lookups:
         if lookup is None or lookup.asking != ask:
             return
         lookup.asking = 0
-        if isinstance(answer, PegaflowError) or len(answer.states) != len(keys):
+        if isinstance(answer, PegaflowError) or not _fits(answer, keys):
             self._counts["locate_failed"] += 1
             lookup.failure = answer.code if isinstance(answer, PegaflowError) else ErrorCode.BAD_MESSAGE
             lookup.exhausted.update(keys)
@@ -133,7 +138,7 @@ class Lookups:
 
     def _learn(self, lookup: OpenLookup, keys: list[bytes], answer: Located) -> None:
         some = catalogue.SEALED in answer.states
-        for i, key in enumerate(keys):
+        for i, key in enumerate(keys[: len(answer.states)]):
             owners = [
                 Owner(answer.nodes[owner], answer.epochs[owner], answer.requests[owner])
                 for owner in answer.owners[i * answer.width : (i + 1) * answer.width]
@@ -163,6 +168,8 @@ class Lookups:
     # --- the walk ----------------------------------------------------------------------------------------------------
 
     def _advance(self, lookup: OpenLookup, now: float) -> None:
+        if lookup.checking:
+            return
         index, keys = self._pages.index, lookup.keys
         self._take_run(lookup, keys[len(lookup.got) :] if lookup.got else keys)
         if len(lookup.got) < len(keys):
@@ -171,7 +178,7 @@ class Lookups:
         else:
             for i, key in enumerate(lookup.tails):
                 page = index.get(key)
-                if page is not None and page.state is PageState.SEALED:
+                if page is not None and page.state is PageState.SEALED and page.verified:
                     self._take(lookup, page)
                     lookup.tail = i
                     break
@@ -185,10 +192,12 @@ class Lookups:
         # PERF: this loop and the columns of the answer are what a lookup of 750 keys costs; no calls per key.
         sealed, taken = PageState.SEALED, []
         for page in map(self._pages.index.get, keys):
-            if page is None or page.state is not sealed:
+            if page is None or page.state is not sealed or not page.verified:
                 break
             page.refs += 1
             taken.append(page)
+        if taken:
+            self._pages.space.touch(taken)
         lookup.got += taken
         if lookup.fetching:
             lookup.sources += bytes(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL for page in taken)
@@ -198,10 +207,12 @@ class Lookups:
     def _take(self, lookup: OpenLookup, page: Page) -> None:
         page.refs += 1
         lookup.got.append(page)
+        self._pages.space.touch(lookup.got[-2:])
         lookup.sources.append(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL)
 
     def _wait_for(self, lookup: OpenLookup, candidates: Sequence[bytes], now: float) -> bool:
         """True: it makes sense to wait for one of the candidates, and everything that makes it come is under way."""
+        self.verifier.first_use(self._doubtful(lookup, candidates))
         if now >= lookup.deadline:
             if not lookup.failure and self._hopeful(lookup, candidates):
                 lookup.failure = ErrorCode.DEADLINE
@@ -227,6 +238,13 @@ class Lookups:
             return True
         return lookup.expected
 
+    def _doubtful(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> list[Page]:
+        """Pages of an earlier life that hold this lookup up, and all that would hold it up after them."""
+        index = self._pages.index
+        if all(page is None or page.verified for page in map(index.get, candidates)):
+            return []
+        return [page for page in map(index.get, self._rest(lookup)) if page is not None and not page.verified]
+
     def _hopeful(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> bool:
         return lookup.expected or any(key in self._pages.index or lookup.owners.get(key) for key in candidates)
 
@@ -239,7 +257,8 @@ class Lookups:
         lookup.asking = next(self._jobs)
         self._asks[lookup.asking] = (lookup, keys)
         wait_ms = max(0, int((lookup.deadline - now - HOP_S) * 1e3))
-        self._out.append(Locate(lookup.asking, keys, wait_ms, lookup.expected))
+        tails = sum(key in lookup.tails for key in keys) if lookup.tails else 0
+        self._out.append(Locate(lookup.asking, keys, wait_ms, lookup.expected, tails))
 
     def _fetch(self, lookup: OpenLookup, now: float) -> bool:
         """Fetches everything up to the first key that nobody is known to hold. False: there is no space even for the first."""
@@ -258,7 +277,9 @@ class Lookups:
             runs[-1][1].append(key)
         started = 0
         for owner, keys in runs:
-            count = self.fetches.start(owner, keys, lookup.session.lengths(), now)
+            at = full.index(keys[0]) if keys[0] in full else len(full)
+            before = self._pages.index.get(full[at - 1]) if at else lookup.got[-1] if lookup.got else None
+            count = self.fetches.start(owner, keys, lookup.session.lengths(), now, before)
             started += count
             lookup.fetching.update(keys[:count])
             for key in keys[:count]:
@@ -282,6 +303,8 @@ class Lookups:
                 del self._waiting[key]
 
     def _answer(self, lookup: OpenLookup, now: float) -> None:
+        if self._verify(lookup):
+            return
         self._forget(lookup)
         full = len(lookup.got) - (lookup.tail >= 0)
         whole = full == len(lookup.keys) and (lookup.tail >= 0 or not lookup.tails)
@@ -292,7 +315,6 @@ class Lookups:
             return
         self._counts["hit_pages"] += len(lookup.got)
         lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now)
-        self._pages.touch(lookup.got)
         shards = len(lookup.got[0].slots)
         if shards == 1:
             slots = array("I", [page.first_slot for page in lookup.got])
@@ -304,6 +326,37 @@ class Lookups:
             lookup.number, lease.number, full, lookup.tail, shards, slots, generations, bytes(lookup.sources), str(reason)
         )
         self._out.append(Reply(lookup.asker, hits))
+
+    def _verify(self, lookup: OpenLookup) -> bool:
+        """True: some of the pages have to be verified before they are leased (`verify_on_load`); `_verified` goes on."""
+        if not self.verifier.on_load:
+            return False
+        fresh = lookup.got[lookup.checked :]
+        local = [page for page, source in zip(fresh, lookup.sources[lookup.checked :], strict=True) if source == loads.LOCAL]
+        lookup.checked = len(lookup.got)
+        chosen = self.verifier.sample(local)
+        if chosen:
+            lookup.checking = True
+            self.verifier.check(chosen, lambda bad, now: self._verified(lookup, bad, now))
+        return lookup.checking
+
+    def _verified(self, lookup: OpenLookup, bad: list[Page], now: float) -> None:
+        lookup.checking = False
+        if self.open.get((lookup.session.number, lookup.number)) is not lookup:
+            return
+        worst = min((lookup.got.index(page) for page in bad), default=len(lookup.got))
+        if worst == len(lookup.got):
+            self._answer(lookup, now)
+            return
+        gone = lookup.got[worst:]
+        del lookup.got[worst:], lookup.sources[worst:]
+        lookup.tail, lookup.checked = -1, worst
+        for page in gone:
+            page.refs -= 1
+            self._pages.free_if_done(page)
+        self._pages.space.look(gone)
+        lookup.failure = ErrorCode.BAD_CHECKSUM
+        self._dirty[lookup] = None  # the rest may be had elsewhere
 
     def _answer_nothing(self, lookup: OpenLookup, reason: str) -> None:
         hits = Hits(lookup.number, 0, 0, -1, max(1, lookup.session.shards), array("I"), array("Q"), b"", str(reason))
@@ -320,3 +373,9 @@ class Lookups:
             assert (lookup.session.number, lookup.number) == (session, number)
             assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
         assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())
+
+
+def _fits(answer: Located, keys: Sequence[bytes]) -> bool:
+    """An answer may be shorter than the question only by what follows a hole."""
+    count = len(answer.states)
+    return count == len(keys) or (0 < count < len(keys) and answer.states[-1] == catalogue.GONE)

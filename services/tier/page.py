@@ -7,13 +7,17 @@ A page goes through these states once:
        ├──────────────▶ DOOMED                      │ first sealed wins
        └ promise stale ▶ STALE ──written after all──┘
     FETCHING ──READ ended in time, checksum fits──▶ SEALED      (else DOOMED)
+
+A page that an earlier life of the tier sealed is SEALED and not `verified`: other nodes may look for it at once, and a wrong hint
+costs them a miss; here it is waited for, like a page on its way, until its checksum was found to fit.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
-from pegaflow.common.pool import GRANULE
+from pegaflow.common.slot_table import GRANULE
 
 
 class PageState(StrEnum):
@@ -25,25 +29,43 @@ class PageState(StrEnum):
 
 
 class Page:
-    """One key and its slots, one per shard. `writers[i]` is the member that may still write slot i (0: nobody)."""
+    """One key and its slots, one per shard. `writers[i]` is the member that may still write slot i (0: nobody).
+
+    `parent`, `child`, `left`, `right` are the eviction's lineage, `age` to `timed` its notes (services/tier/eviction).
+    """
 
     __slots__ = (
+        "age",
         "checksums",
+        "child",
         "first_generation",
         "first_slot",
         "generations",
         "grant",
         "granules",
-        "keep_until",
+        "group",
+        "hold_until",
+        "kept_until",
         "key",
+        "lane",
+        "left",
         "lengths",
+        "order",
+        "parent",
+        "place",
         "refs",
+        "replica",
         "request",
+        "right",
         "rows",
         "session",
         "slots",
         "state",
+        "timed",
         "unwritten",
+        "used_at",
+        "uses",
+        "verified",
         "writers",
     )
 
@@ -54,12 +76,31 @@ class Page:
         self.rows = 0
         self.refs = 0
         self.session = 0
-        self.grant = 0
+        self.grant = self.order = 0
         self.request = ""
         self.writers = [0] * len(slots)
         self.unwritten = set(range(len(slots)))
         self.checksums: list[bytes] = []
-        self.keep_until = 0.0
+        self.verified = True
+        self.parent: Page | None = None
+        self.child: Page | None = None
+        self.left: Page | None = None
+        self.right: Page | None = None
+        self.group: Any = None
+        self.replica = state is PageState.FETCHING
+        self.age = 0
+        self.used_at = 0
+        self.lane = ""
+        self.place = 0
+        self.uses = 0
+        self.hold_until = 0.0
+        self.kept_until = 0.0
+        self.timed = False
+
+    @property
+    def namespace(self) -> bytes:
+        """The fingerprint in the key: one model in one layout."""
+        return self.key[:16]
 
     @property
     def size(self) -> int:

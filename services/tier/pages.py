@@ -1,4 +1,4 @@
-"""Pages of this tier, pure: one object per key, the index, the slots, recency, and what the catalogue hears of it.
+"""Pages of this tier, pure: one object per key, the index, the slots, and what the catalogue hears of it.
 
 Only PENDING and SEALED pages are announced. A slot is free again when its page is out of the index, no process may write it any
 more and no job or lease refers to it (page.py has the states).
@@ -6,34 +6,46 @@ more and no job or lease refers to it (page.py has the states).
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import itertools
 from collections.abc import Sequence
 
-from pegaflow.common.pool import SlotEntry, SlotState
+from pegaflow.common.slot_table import NO_CHECKSUM, SlotEntry, SlotState
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages import catalogue
 from pegaflow.common.wire.messages.catalogue import CatalogueBeat, Delta
-from pegaflow.services.tier.commands import Command, Publish, Table
+from pegaflow.services.tier.commands import Command, Cut, Publish, Table
+from pegaflow.services.tier.eviction.shares import SpaceOptions
+from pegaflow.services.tier.eviction.space import NOBODY, Space
 from pegaflow.services.tier.page import Page, PageState, granules
-from pegaflow.services.tier.slots import SlotAllocator
 
 TOPIC = b"c"
 KEEP_S = 10.0
 _MEMORY = 0
+_DEFAULTS = SpaceOptions()
 
 
 class Pages:
-    """Index, slots and recency. Commands go to `out`, in the order in which they must be carried out."""
+    """Index and slots; `space` says which go. Commands go to `out`, in the order in which they must be carried out."""
 
-    def __init__(self, total_granules: int, out: list[Command], counts: dict[str, int]) -> None:
-        self._out, self._counts = out, counts
-        self.allocator = SlotAllocator(total_granules)
+    def __init__(
+        self,
+        total_granules: int,
+        out: list[Command],
+        counts: dict[str, int],
+        options: SpaceOptions = _DEFAULTS,
+        floor: int = 0,
+    ) -> None:
+        self._out, self._counts, self._floor = out, counts, floor
+        self.grants = itertools.count(floor + 1)
+        """Numbers of grants and fetches, of which no two in any life of this pool are the same."""
+        self.space = Space(total_granules, options, self.drop, counts)
+        self.space.turn = max(floor, self.space.turn)  # above the age of everything that an earlier life leaves
+        self.allocator = self.space.allocator
         self.index: dict[bytes, Page] = {}
         self.aside: set[Page] = set()  # STALE and DOOMED pages whose slots are not free yet
-        self._recency: dict[tuple[int, ...], OrderedDict[bytes, Page]] = {}
+        self.held: dict[int, int] = {}  # slots without a page that somebody may still write, and their granules
         self._generations: dict[int, int] = {}
-        self._touched: list[Sequence[Page]] = []
         self._announced: dict[bytes, tuple[int, int]] = {}
         self._changes: dict[bytes, tuple[int, int]] = {}
         self.digest = 0
@@ -44,98 +56,87 @@ class Pages:
     # --- slots -------------------------------------------------------------------------------------------------------
 
     def reserve(
-        self, key: bytes, state: PageState, lengths: tuple[int, ...], now: float, request: str = "", session: int = 0
+        self,
+        key: bytes,
+        state: PageState,
+        lengths: tuple[int, ...],
+        request: str = "",
+        session: int = 0,
+        parent: Page | None = None,
     ) -> Page | None:
-        """Slots for a new page, evicting older ones if need be; None: no space. `request` pages are not evicted for their own."""
-        slots: list[int] = []
-        for length in lengths:
-            slot = self._take(granules(length), lengths, now, request, session)
-            if slot is None:
-                for taken in slots:
-                    self._give(taken)
-                self._counts["no_space"] += 1
-                return None
-            slots.append(slot)
+        """Slots for a new page that continues `parent`, evicting older ones if need be; None: no space.
+
+        Pages of the same request are not evicted for it.
+        """
+        slots = self.space.take(key[:16], lengths, (session, request) if request else NOBODY)
+        if len(slots) < len(lengths):
+            for slot in slots:
+                self._give(slot)
+            self._counts["no_space"] += 1
+            return None
+        self._store_cuts()
         page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)
         page.request, page.session = request, session
         self.index[key] = page
+        self.space.put(page)
+        self.space.follows(page, parent)
         if state is PageState.PENDING:
             self._announce(page)
         return page
 
     def _raise(self, slot: int) -> int:
-        generation = self._generations.get(slot, 0) + 1
+        # An earlier life's generations are below the floor: a slot's own is known only if something of that life is in it.
+        generation = max(self._generations.get(slot, 0), self._floor) + 1
         self._generations[slot] = generation
         return generation
-
-    def _take(self, size: int, lengths: tuple[int, ...], now: float, request: str, session: int) -> int | None:
-        while (slot := self.allocator.take(size)) is None:
-            if not any(self._evict(shape, now, request, session) for shape in self._victims(size, lengths)):
-                return None
-        return slot
-
-    def _victims(self, size: int, lengths: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Whose pages may go for a slot of `size` granules: the own shape's first, then others with such slots.
-
-        A size that owns no slab yet takes one from the shapes that hold most, page by page.
-        """
-        others = [shape for shape in self._recency if shape != lengths]
-        same = [shape for shape in others if size in map(granules, shape)]
-        if same or not self.allocator.fits(size) or self.allocator.slabs(size):
-            return [lengths, *same]
-        return [lengths, *sorted(others, key=lambda shape: -sum(map(granules, shape)) * len(self._recency[shape]))]
-
-    def _evict(self, shape: tuple[int, ...], now: float, request: str, session: int) -> bool:
-        self.settle()
-        for page in self._recency.get(shape, {}).values():
-            if self._evictable(page, now, request, session):
-                self.drop(page)
-                self._counts["evicted"] += 1
-                return True
-        return False
-
-    @staticmethod
-    def _evictable(page: Page, now: float, request: str, session: int) -> bool:
-        own = bool(request) and page.request == request and page.session == session
-        return page.refs == 0 and page.keep_until <= now and not own
 
     def _give(self, slot: int) -> None:
         retired = self.allocator.give(slot)
         if retired is not None:  # the slab may serve another page size: see slots.py
             for start in retired:
                 self._out.append(Table(start, self._raise(start), SlotEntry(SlotState.FREE)))
+            self._store_cuts()
+
+    def _store_cuts(self) -> None:
+        """Says in the slot table how slabs are cut: before any entry of a new cut, after all entries of an old one."""
+        self._out.extend(Cut(first, size) for first, size in self.allocator.cuts)
+        self.allocator.cuts.clear()
 
     def free_if_done(self, page: Page) -> None:
         """Gives the slots back once nobody can touch them and nobody can find them."""
-        if page.state is not PageState.DOOMED or page.refs or any(page.writers):
+        if page.state is not PageState.DOOMED or page.refs or any(page.writers) or not page.slots:
             return
         self.aside.discard(page)
         for slot in page.slots:
             self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE)))
             self._give(slot)
+        self.space.freed(page)
         page.slots = []
 
     # --- states ------------------------------------------------------------------------------------------------------
 
-    def store_granted(self, page: Page) -> None:
-        """Generation first, then the entry: before anybody hears of the grant."""
+    def store_granted(self, page: Page, holders: Sequence[int] = ()) -> None:
+        """Generation first, then the entry: before anybody hears of the grant. `holders`: who may write, by shard."""
         state = SlotState.READING if page.state is PageState.FETCHING else SlotState.GRANTED
-        self._store(page, state, raised=True)
+        self._store(page, state, True, holders)
 
     def quarantine(self, page: Page) -> None:
         """A READ that was given up may still land: the slots are not free, whatever else happens."""
         self._store(page, SlotState.QUARANTINED)
 
-    def _store(self, page: Page, state: SlotState, raised: bool = False) -> None:
+    def _store(self, page: Page, state: SlotState, raised: bool = False, holders: Sequence[int] = ()) -> None:
+        shards = len(page.slots)
         for shard, slot in enumerate(page.slots):
             entry = SlotEntry(
                 state,
                 page.key,
                 shard,
+                shards,
                 page.rows,
                 page.lengths[shard],
-                page.writers[shard],
-                page.checksums[shard] if page.checksums else bytes(16),
+                page.order,
+                holders[shard] if holders else 0,
+                page.checksums[shard] if page.checksums else NO_CHECKSUM,
                 page.grant,
             )
             self._out.append(Table(slot, page.generations[shard] if raised else 0, entry))
@@ -143,32 +144,73 @@ class Pages:
     def seal(self, page: Page, checksums: Sequence[bytes]) -> bool:
         """All bytes are in and checksummed. False: another copy was first, this one goes."""
         there = self.index.get(page.key)
-        if there is not page:
-            if there is not None and there.state is PageState.SEALED:
+        if there is not page and there is not None:
+            if there.state is PageState.SEALED:
                 self._counts["duplicates"] += 1
                 self.doom(page)
                 return False
-            if there is not None and there.state is PageState.PENDING:
-                there.state = PageState.STALE  # it lost the race; its writers still own its slots
-                self.aside.add(there)
-            elif there is not None:
-                self.index.pop(page.key)
-                there.state = PageState.DOOMED
-                self.aside.add(there)
+            # It lost the race; its writers still own its slots.
+            there.state = PageState.STALE if there.state is PageState.PENDING else PageState.DOOMED
+            self.aside.add(there)
+            self.space.replaces(page, there)
         self.aside.discard(page)
         self.index[page.key] = page
         page.state = PageState.SEALED
         page.checksums = list(checksums)
         self._store(page, SlotState.SEALED)
-        self._recency.setdefault(page.lengths, OrderedDict())[page.key] = page
+        self.space.sealed(page)
         self._announce(page)
         return True
+
+    def adopt(self, page: Page, until: float) -> bool:
+        """An earlier life sealed it, its slots are taken in the allocator; stays until then. False: the key has a page."""
+        if page.key in self.index:
+            return False
+        page.state, page.verified = PageState.SEALED, False
+        page.unwritten.clear()
+        self._generations.update(zip(page.slots, page.generations, strict=True))
+        self.index[page.key] = page
+        self.space.put(page)
+        self.space.hold([page], until)
+        self.space.adopted(page)
+        self._announce(page)
+        return True
+
+    def spoil(self, page: Page) -> None:
+        """The bytes are not those that were sealed: gone, and whoever copies from these slots will see that they moved."""
+        if page.slots:
+            page.generations = [self._raise(slot) for slot in page.slots]
+            page.first_generation = page.generations[0]
+            self._store(page, SlotState.QUARANTINED, raised=True)
+        self.drop(page)
+
+    def hold(self, slot: int, size: int, generation: int) -> None:
+        """A slot of an earlier life that somebody may still write; it is taken in the allocator."""
+        self.held[slot] = size
+        self._generations[slot] = generation
+
+    def let_go(self, slot: int) -> None:
+        """The slot of an earlier life is quiet: nobody writes it, nothing in it is wanted."""
+        self.held.pop(slot, None)
+        self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE)))
+        self._give(slot)
+
+    def retire(self, first: int, starts: Sequence[int]) -> None:
+        """A slab of an earlier life that is wholly free: whoever still copies out of its old cut will see that it moved."""
+        for start in starts:
+            self._out.append(Table(start, self._raise(start), SlotEntry(SlotState.FREE)))
+        self.allocator.release(first)
+        self._store_cuts()
 
     def stale(self, page: Page) -> None:
         """The promise is not believed any more; who holds the slots may still write them."""
         self._leave_index(page)
         page.state = PageState.STALE
         self.aside.add(page)
+
+    def sealed_page(self, key: bytes) -> Page | None:
+        page = self.index.get(key)
+        return page if page is not None and page.state is PageState.SEALED else None
 
     def doom(self, page: Page) -> None:
         """The page will not be (or is no longer) visible; its slots go when nobody can touch them."""
@@ -187,25 +229,7 @@ class Pages:
         if self.index.get(page.key) is page:
             del self.index[page.key]
             self._withdraw(page.key)
-        recency = self._recency.get(page.lengths)
-        if recency is not None and recency.get(page.key) is page:  # the key's sealed page may be another one
-            del recency[page.key]
-
-    # --- recency -----------------------------------------------------------------------------------------------------
-
-    def touch(self, pages: Sequence[Page]) -> None:
-        """Makes a chain of sealed pages recent, children first, so that parents outlive them."""
-        # PERF: the order matters only when something is evicted, so a lookup does not wait for it.
-        self._touched.append(pages)
-
-    def settle(self) -> None:
-        """Brings recency up to date."""
-        for pages in self._touched:
-            for page in reversed(pages):
-                recency = self._recency.get(page.lengths)
-                if recency is not None and recency.get(page.key) is page:
-                    recency.move_to_end(page.key)
-        self._touched.clear()
+        self.space.left(page)
 
     # --- catalogue ---------------------------------------------------------------------------------------------------
 
@@ -256,24 +280,30 @@ class Pages:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
-        self.allocator.validate()
+        """`aside` and `index` together are all pages that have slots."""
+        pages = [*self.index.values(), *self.aside]
+        self.space.validate(pages)
         used: set[int] = set()
-        for page in [*self.index.values(), *self.aside]:
+        for page in pages:
             for slot, length in zip(page.slots, page.lengths, strict=True):
                 cover = set(range(slot, slot + granules(length)))
                 assert not cover & used, f"slot {slot} is used twice"
                 used |= cover
             assert page.refs >= 0
-        assert len(used) == self.allocator.backed - self.allocator.free_granules(), "slots leaked"
+        for slot, size in self.held.items():
+            cover = set(range(slot, slot + size))
+            assert not cover & used, f"slot {slot} is used and held"
+            used |= cover
+        assert not used & self.allocator.withheld_granules()
+        assert len(used) == self.allocator.used, "slots leaked"
         for key, page in self.index.items():
             assert page.key == key
             assert page.state in (PageState.PENDING, PageState.SEALED, PageState.FETCHING)
+            assert page.verified or page.state is PageState.SEALED
             announced = page.state is not PageState.FETCHING
             assert announced == (key in self._announced)
             if page.state is PageState.SEALED:
                 assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
-                assert self._recency[page.lengths][key] is page
-        assert sum(map(len, self._recency.values())) == self.sealed
         assert self.sealed + self.pending == len(self._announced)
         total = sum(entry_digest(key, state, _MEMORY, size) for key, (state, size) in self._announced.items())
         assert total % DIGEST_MOD == self.digest

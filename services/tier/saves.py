@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,9 +27,10 @@ from pegaflow.services.tier.commands import Command, Hash, Publish
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import KEEP_S, Pages
 from pegaflow.services.tier.sessions import Member, Session
+from pegaflow.services.tier.verifier import JOB_BYTES, Verifier
 
 TAP = b"i"
-JOB_BYTES = 32 << 20
+MAX_CHAINS = 4096  # requests whose last page is remembered
 
 
 @dataclass(slots=True, eq=False)
@@ -45,40 +47,68 @@ class Saves:
     """Grants that are open, and the checksum jobs of pages whose bytes are in."""
 
     def __init__(
-        self, pages: Pages, out: list[Command], counts: dict[str, int], jobs: itertools.count[int], wake: Callable[[bytes], None]
+        self,
+        pages: Pages,
+        out: list[Command],
+        counts: dict[str, int],
+        jobs: itertools.count[int],
+        wake: Callable[[bytes], None],
+        verifier: Verifier,
     ) -> None:
         self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
-        self._numbers = itertools.count(1)
+        self._verifier = verifier
         self.grants: dict[int, OpenGrant] = {}
         self.hashing: dict[int, list[Page]] = {}
+        self._ends: OrderedDict[tuple[int, str], Page] = OrderedDict()
 
     def intent(self, session: Session, message: Intent, now: float) -> None:
-        """Answers an intent with a grant at once; a lack of space is an answer, not a reason to wait."""
+        """Answers an intent with a grant at once; a lack of space is an answer, not a reason to wait.
+
+        Keys of one request continue each other, from intent to intent. What follows a key without space gets none either:
+        nobody could find it.
+        """
         lengths = session.lengths()
         statuses = bytearray()
-        grant = OpenGrant(next(self._numbers), session, session.events + 1)
+        grant = OpenGrant(next(self._pages.grants), session, session.events + 1)
         positions, slots, generations, stripes = u32s(), u32s(), u64s(), bytearray()
         have: list[Page] = []
+        ends: dict[int, Page | None] = {}
+        full: set[int] = set()
+        doubtful: list[Page] = []
         for position, key in enumerate(message.keys):
             page = self._pages.index.get(key)
+            owner = message.owners[position]
+            if owner not in ends:
+                ends[owner] = self._ends.get((session.number, message.requests[owner]))
             if page is not None:
-                status = HAVE if page.state is PageState.SEALED else PENDING
+                status = HAVE if page.state is PageState.SEALED and page.verified else PENDING
+                if not page.verified:
+                    doubtful.append(page)
                 if status == HAVE:
-                    page.keep_until = now + KEEP_S
-                    page.request, page.session = message.requests[message.owners[position]], session.number
+                    page.request, page.session = message.requests[owner], session.number
+                    self._pages.space.follows(page, ends[owner])
                     have.append(page)
+            elif owner in full:
+                self._counts["no_space"] += 1
+                status = NO_SPACE
             else:
                 stripe = message.stripes[position] if message.stripes else 0
                 writers = [session.writer(shard, stripe) for shard in range(session.shards)]
-                status = self._grant(session, grant, message, position, lengths, writers, now)
-                if status == GRANTED:
+                status = self._grant(session, grant, message, position, lengths, writers, ends[owner])
+                if status == NO_SPACE:
+                    full.add(owner)
+                elif status == GRANTED:
                     page = self._pages.index[key]
                     positions.append(position)
                     stripes.append(message.stripes[position] if message.stripes else 0)
                     slots.extend(page.slots)
                     generations.extend(page.generations)
+            ends[owner] = page
             statuses.append(status)
-        self._pages.touch(have)
+        self._verifier.first_use(doubtful)
+        self._remember(session, message, ends)
+        self._pages.space.hold(have, now + KEEP_S)
+        self._pages.space.touch(have, chain=False)
         digest = keys_digest(list(message.keys))
         if grant.pages:
             self.grants[grant.number] = grant
@@ -108,7 +138,7 @@ class Saves:
         position: int,
         lengths: tuple[int, ...],
         writers: list[Member | None],
-        now: float,
+        parent: Page | None,
     ) -> int:
         holders = [writer for writer in writers if writer is not None]
         key = message.keys[position]
@@ -116,16 +146,25 @@ class Saves:
             self._counts["refused"] += 1
             return REFUSED
         request = message.requests[message.owners[position]]
-        page = self._pages.reserve(key, PageState.PENDING, lengths, now, request, session.number)
+        page = self._pages.reserve(key, PageState.PENDING, lengths, request, session.number, parent)
         if page is None:
             return NO_SPACE
-        page.rows, page.grant = message.rows[position], grant.number
+        page.rows, page.grant, page.order = message.rows[position], grant.number, position
         page.writers = [holder.number for holder in holders]
-        self._pages.store_granted(page)
+        self._pages.store_granted(page, [holder.holder for holder in holders])
         for shard, slot in enumerate(page.slots):
             grant.pages[slot] = (page, shard)
             holders[shard].grants.add(grant.number)
         return GRANTED
+
+    def _remember(self, session: Session, message: Intent, ends: dict[int, Page | None]) -> None:
+        for owner, page in ends.items():
+            chain = (session.number, message.requests[owner])
+            self._ends.pop(chain, None)
+            if page is not None:
+                self._ends[chain] = page
+        while len(self._ends) > MAX_CHAINS:
+            self._ends.popitem(last=False)
 
     def publish(self, session: Session, message: Grant) -> None:
         session.events += 1

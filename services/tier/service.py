@@ -128,8 +128,12 @@ class TierService:
         faults.reach(Point.TIER_START_AFTER_MOVER)
         self._serving = True
         self._every("tick", TICK_S, lambda: self.handle(events.Tick()))
-        self._every("probe", PROBE_S, self._probes.look)
+        self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
+            space=config.space,
+            remains=await self._remains(),
+            verify_every=config.verify_every,
+            scrub_rate=config.scrub_rate,
         self._allocation = self._loop.create_task(self._allocate())
         log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._pool.size)
 
@@ -190,7 +194,14 @@ class TierService:
                 self._lifecycle.set_reason(error.code, error.text)
                 return
             self.handle(events.Backed(backed // GRANULE))
-            self._lifecycle.set_ready()
+            if not self._pool.adopted or not self._pool.slabs():
+                self._lifecycle.set_ready()
+        while not self._closing and await asyncio.to_thread(self._pool.populate):
+            pass
+
+    def _look(self) -> None:
+        self._probes.look()
+        self._old_locks.look()
 
     def _every(self, name: str, pause_s: float, call: Callable[[], None]) -> None:
         def again() -> None:
@@ -247,7 +258,7 @@ class TierService:
         faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
         pool = getattr(self, "_pool", None)
         if pool is not None:
-            pool.close(keep=False)
+            pool.close(keep=self._config.warm_restart)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 

@@ -22,21 +22,29 @@ from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, D
 from pegaflow.common.wire.messages.catalogue import Sync, SyncChunk
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
+from pegaflow.common.wire.messages.space import FETCHING, PENDING, SEALED, UNKNOWN, Keep, Kept, Probe, Probed, Unkeep
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
 from pegaflow.services.tier import events
+from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
+from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.lookups import Lookups
-from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import TOPIC, Pages
+from pegaflow.services.tier.pins import Agent, Pins
 from pegaflow.services.tier.saves import Saves
+from pegaflow.services.tier.scrubber import Scrubber
 from pegaflow.services.tier.sessions import Member, Session, Sessions
+from pegaflow.services.tier.verifier import Verifier
 from pegaflow.services.tier.walk import Walk
 
 BEAT_S = 0.5
-MAX_PIN_TTL_S = 60.0
 MAX_SYNCS = 64
+_SPACE = SpaceOptions()
+_NOTHING = Remains()
+_PROBED = {PageState.PENDING: PENDING, PageState.SEALED: SEALED, PageState.FETCHING: FETCHING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +61,6 @@ class Place:
     control: str
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """The mover's NIXL agent as other tiers need to know it."""
-
-    name: str
-    metadata: bytes
-    base: int
-
-
 class TierState:
     """One life of one tier."""
 
@@ -73,6 +72,10 @@ class TierState:
         *,
         metaserver: bool = False,
         fingerprint: bytes = b"",
+        space: SpaceOptions = _SPACE,
+        remains: Remains = _NOTHING,
+        verify_every: int = 0,
+        scrub_rate: float = 0.0,
     ) -> None:
         self.place = place
         self.agent: Agent | None = None
@@ -80,23 +83,31 @@ class TierState:
         self.counts: Counter[str] = Counter()
         self._out: list[Command] = []
         jobs = itertools.count(1)
-        self.pages = Pages(place.pool_bytes // GRANULE, self._out, self.counts)
+        self.pages = Pages(place.pool_bytes // GRANULE, self._out, self.counts, space, remains.floor)
         self.sessions = Sessions(topic, random, fingerprint)
         self.leases = Leases(self.pages, self.counts)
         self.lookups = Lookups(self.pages, self.leases, self._out, self.counts, jobs, metaserver)
-        self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake)
+        self.verifier = Verifier(self.pages, self._out, self.counts, jobs, self.lookups.wake, verify_every)
+        self.scrubber = Scrubber(self.pages, self.verifier, self.counts, scrub_rate)
+        self.pins = Pins(self.pages, self.leases, self.verifier, self._out, self.counts, place.pool_bytes)
+        self.adoption = Adoption(self.pages, self._out, self.counts, remains)
+        self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.verifier)
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
-        self.lookups.fetches = self.fetches
+        self.lookups.fetches, self.lookups.verifier = self.fetches, self.verifier
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._walks: dict[tuple[int, int], Walk] = {}
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
+        self.pages.space.turn += 1
+        self.pages.space.now = now
         self._event(event, now)
         while self._flush():
             self.lookups.run(now)
         self.lookups.run(now)
+        if self.pins.waiting:
+            self.pins.run(now)
         out = list(self._out)
         self._out.clear()
         return out
@@ -126,6 +137,14 @@ class TierState:
                     self.saves.hashed(event.job, event.checksums)
                 elif event.job in self.fetches.verifying:
                     self.fetches.verified(event.job, event.checksums)
+                elif event.job in self.verifier.open:
+                    self.verifier.hashed(event.job, event.checksums, now)
+            case events.SlabFound(first, size, rows):
+                self.adoption.slab(first, rows, size)
+            case events.SlabsEnded():
+                self.adoption.scanned()
+            case events.LockFree(holder):
+                self.adoption.lock_free(holder, now)
             case events.LocateAnswer():
                 self.lookups.located(event.ask, event.answer, now)
             case events.PinAnswer():
@@ -169,6 +188,17 @@ class TierState:
             case Unpin():
                 self.leases.release([message.lease], 0)
                 self._done(asker)
+            case Probe():
+                self._probe(asker, message)
+            case Keep():
+                pages = [self.pages.sealed_page(key) for key in message.keys]
+                self.pages.space.keep([page for page in pages if page is not None], now + message.ttl_ms / 1e3)
+                states = bytes(page is not None for page in pages)
+                self._out.append(Reply(asker, Kept(states, self.pages.space.kept * GRANULE)))
+            case Unkeep():
+                found = map(self.pages.index.get, message.keys)
+                self.pages.space.unkeep([page for page in found if page is not None])
+                self._done(asker)
             case Sync():
                 self._sync(asker, message)
             case _:
@@ -189,6 +219,8 @@ class TierState:
                 )
         session, member, new = self.sessions.attach(ask, now)
         if new:
+            self.adoption.attached(member.holder, now)
+            self._share()
             self._out.append(OpenTopic(session.topic))
             self._session_beat(session)  # the scheduler half counts who is there
             self._out.append(Log("attached", {"engine": ask.engine, "role": ask.role, "rank": ask.rank, "mode": ask.mode}))
@@ -210,41 +242,20 @@ class TierState:
         )
         self._out.append(Reply(asker, answer))
 
+    def _probe(self, asker: Any, message: Probe) -> None:
+        states = bytearray()
+        for key in message.keys:
+            page = self.pages.index.get(key)
+            states.append(UNKNOWN if page is None else _PROBED[page.state])
+        self._out.append(Reply(asker, Probed(bytes(states), bytes(len(states)))))
+
+    def _share(self) -> None:
+        self.pages.space.shares.active = frozenset(s.fingerprint for s in self.sessions.by_number.values() if s.fingerprint)
+
     def _pin(self, asker: Any, message: Pin, now: float) -> None:
         if self.agent is None:
             raise RemoteError(ErrorCode.NOT_READY, "the mover is not up")
-        positions, rows, offsets, lengths, checksums = u32s(), u32s(), u64s(), u32s(), bytearray()
-        pages: list[Page] = []
-        for position, key in enumerate(message.keys):
-            page = self.pages.index.get(key)
-            if page is None or page.state is not PageState.SEALED or len(page.slots) != message.shards:
-                continue
-            pages.append(page)
-            positions.append(position)
-            rows.append(page.rows)
-            offsets.extend(slot * GRANULE for slot in page.slots)
-            lengths.extend(page.lengths)
-            checksums += b"".join(page.checksums)
-        lease = 0
-        if pages:
-            ttl_s = min(message.ttl_ms / 1e3, MAX_PIN_TTL_S)
-            lease = self.leases.pin(message.reader, pages, ttl_s, now).number
-            self.pages.touch(pages)
-            self.counts["pinned"] += len(pages)
-        agent = self.agent
-        answer = Pinned(
-            lease,
-            positions,
-            rows,
-            offsets,
-            lengths,
-            bytes(checksums),
-            agent.name,
-            agent.metadata,
-            agent.base,
-            self.place.pool_bytes,
-        )
-        self._out.append(Reply(asker, answer))
+        self.pins.pin(asker, message, self.agent, now)
 
     def _pin_answer(self, event: events.PinAnswer, now: float) -> None:
         fetch = self.fetches.open.get(event.fetch)
@@ -360,6 +371,7 @@ class TierState:
             self.leases.release([lease.number for lease in self.leases.of_session(session.number)], session.number)
         self._out.append(Forget(session.number, member.number, unlink))
         if self.sessions.leave(session, member):
+            self._share()
             self._out.append(CloseTopic(session.topic))
         else:
             self._session_beat(session)
@@ -374,9 +386,11 @@ class TierState:
     def _tick(self, now: float) -> None:
         self._acknowledge()
         self.leases.expire(now)
-        self.pages.settle()
+        self.pages.space.tick()
         self.fetches.expire(now)
         self.lookups.tick(now)
+        self.adoption.tick(now)
+        self.scrubber.tick(now)
         for session in self.sessions.by_number.values():
             if not session.stale and not self.sessions.believed(session, now):
                 session.stale = True
@@ -405,6 +419,7 @@ class TierState:
             "references": sum(page.refs for page in [*self.pages.index.values(), *self.pages.aside]),
             "free_bytes": self.pages.allocator.free_granules() * GRANULE,
             "backed_bytes": self.pages.allocator.backed * GRANULE,
+            "space": self.pages.space.view(),
             "sessions": [
                 {
                     "session": f"{session.number:016x}",
@@ -420,6 +435,9 @@ class TierState:
             ],
             "grants": len(self.saves.grants),
             "hashing": len(self.saves.hashing),
+            "verifying": len(self.verifier.open),
+            "unverified": sum(not page.verified for page in self.pages.index.values()),
+            "adoption": self.adoption.view(),
             "leases": sum(lease.session != 0 for lease in self.leases.open.values()),
             "pins": sum(lease.session == 0 for lease in self.leases.open.values()),
             "lookups": len(self.lookups.open),
@@ -435,6 +453,8 @@ class TierState:
         self.saves.validate()
         self.lookups.validate()
         self.fetches.validate()
+        self.verifier.validate()
+        self.adoption.validate()
         refs: Counter[int] = Counter()
         for lease in self.leases.open.values():
             refs.update(id(page) for page in lease.pages)
@@ -442,6 +462,8 @@ class TierState:
             refs.update(id(page) for page in fetch.pages)
         for lookup in self.lookups.open.values():
             refs.update(id(page) for page in lookup.got)
+        for pages, _ in self.verifier.open.values():
+            refs.update(id(page) for page in pages)
         for pages in self.saves.hashing.values():
             refs.update(id(page) for page in pages)
         for page in [*self.pages.index.values(), *self.pages.aside]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.envelope import EventHeader, Header, PublicationHeader, ReplyHeader, RequestHeader
-from pegaflow.common.wire.messages import attach, catalogue, loads, operate, saves, transfer
+from pegaflow.common.wire.messages import attach, catalogue, loads, operate, saves, space, transfer
 
 BIG = (1 << 64) - 1
 F, N, T = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
@@ -64,6 +64,11 @@ MESSAGES: tuple[Any, ...] = (
     saves.Written(13, 3, 32, u32s([1, 2, 3]), u64s([5, 6, 7]), MARKS),
     saves.Abandoned(13, 3, 32, u32s([4]), u64s([8]), MARKS[:8]),
     saves.IntentSeen(3, 31, K, bytes([0, 1, 2]), ["req-1"]),
+    space.Probe(K),
+    space.Probed(bytes([0, 1, 2]), bytes(3)),
+    space.Keep(K, 60_000),
+    space.Kept(bytes([1, 0, 1]), 1 << 20),
+    space.Unkeep(K[:2]),
     transfer.Pin("node-b", K, 2, 4000),
     transfer.Pinned(41, u32s([0]), u32s([16]), u64s([0, 16384]), u32s([100, 200]), N + T, "agent", b"\0blob", BIG, 1 << 32),
     transfer.Unpin(41),

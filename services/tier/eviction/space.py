@@ -1,0 +1,336 @@
+"""The pool's space, pure: who has how much of it, which pages may go, and who goes next.
+
+    take ──▶ slots of a new page, older ones evicted if need be (room.py); None: no space, at once
+    touch ─▶ used: goes later            hold, keep ─▶ may not go for a while        look ─▶ not held any more, perhaps
+
+A page may go when it is sealed, nobody refers to it, no time holds it, and no page that is here continues it. Only such pages are
+in the queues, so that a pool full of leased or kept pages costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pegaflow.common.pool import GRANULE
+from pegaflow.common.wire.errors import ErrorCode, RemoteError
+from pegaflow.services.tier.eviction import lineage
+from pegaflow.services.tier.eviction.holds import Holds
+from pegaflow.services.tier.eviction.policy import POLICIES
+from pegaflow.services.tier.eviction.room import Group, Room
+from pegaflow.services.tier.eviction.shares import Namespace, Shares, SpaceOptions
+from pegaflow.services.tier.page import Page, PageState, granules
+from pegaflow.services.tier.slots import SlotAllocator
+
+TRIM_PAGES = 256  # evicted ahead of need in one tick, at most
+NOBODY = (0, "")
+
+
+class Space:
+    """Owns the allocator. `drop(page)` takes a page out of the index; its slots come back through `freed`.
+
+    `turn` and `now` are the tier's: the number and the time of the event that is being handled.
+    """
+
+    def __init__(self, total: int, options: SpaceOptions, drop: Callable[[Page], None], counts: dict[str, int]) -> None:
+        self._options, self._drop, self._counts = options, drop, counts
+        self.allocator = SlotAllocator(total)
+        self.shares = Shares(self.allocator, options)
+        self._room = Room(self.allocator, self.shares, self._held, self._evict)
+        self._holds = Holds()
+        self.turn, self.now = 1, 0.0
+        self._touched: list[tuple[int, Sequence[Page], bool]] = []
+        self._asker = NOBODY
+        self._trimming = False
+        self._leaving: dict[Page, None] = {}
+        self._leaving_granules = 0
+        self.spill: Callable[[Page], bool] | None = None
+        """The next level: offered each page that is evicted ahead of need; True: it writes the page out and calls `spilled`."""
+
+    # --- slots -------------------------------------------------------------------------------------------------------
+
+    def take(self, name: bytes, lengths: tuple[int, ...], asker: tuple[int, str] = NOBODY) -> list[int]:
+        """Slots for one page of a namespace, one per length in bytes; fewer than asked for: no space, and they are the caller's.
+
+        `asker` is a session and a request: a save never evicts pages of its own request. Ends with `put`, or `free` per slot.
+        """
+        self.settle()
+        space = self.shares.of(name)
+        sizes = [granules(length) for length in lengths]
+        need, slots = sum(sizes), list[int]()
+        self._asker = asker
+        if self._within_quota(space, need):
+            for size in sizes:
+                while (slot := self.allocator.take(size)) is None and self.allocator.fits(size):
+                    if not self._room.make(space, size, need):
+                        break
+                if slot is None:
+                    break
+                slots.append(slot)
+        self._asker = NOBODY
+        for page in self._room.guarded:
+            self.place(page)
+        self._room.guarded.clear()
+        if len(slots) < len(sizes):
+            space.refused += 1
+        return slots
+
+    def _within_quota(self, space: Namespace, need: int) -> bool:
+        """A namespace at its quota evicts its own pages, or gets nothing."""
+        quota = self.shares.quota(space)
+        while space.used + need > quota:
+            page = self._room.oldest(space) if need <= quota else None
+            if page is None:
+                return False
+            self._evict(page)
+        return True
+
+    def put(self, page: Page) -> None:
+        """The slots have become this page."""
+        for slot in page.slots:
+            self.allocator.put(slot, page)
+        key = (page.namespace, page.lengths)
+        group = self._room.groups.get(key)
+        if group is None:
+            make = POLICIES[self._options.policy]
+            sizes = frozenset(map(granules, page.lengths))
+            group = self._room.groups[key] = Group(self.shares.of(page.namespace), sizes, make(), make())
+        page.group = group
+        group.pages += 1
+        group.space.pages += 1
+        group.space.used += page.granules
+
+    def freed(self, page: Page) -> None:
+        """The page's slots have been given back."""
+        group: Group = page.group
+        group.pages -= 1
+        group.space.pages -= 1
+        group.space.used -= page.granules
+        if not group.pages:
+            del self._room.groups[page.namespace, page.lengths]
+            self.shares.forget(group.space)
+
+    def _evict(self, page: Page) -> None:
+        self._counts["evicted"] += 1
+        page.group.space.evicted += 1
+        self._drop(page)
+
+    # --- pages -------------------------------------------------------------------------------------------------------
+
+    def sealed(self, page: Page) -> None:
+        page.used_at = self.turn
+        self._policy(page).admit(page)
+        self.place(page)
+
+    def adopted(self, page: Page) -> None:
+        """Sealed by an earlier life; the caller has set `used_at`, below every turn of this one. Its chain is learnt by use."""
+        self._policy(page).admit(page)
+        self.place(page)
+
+    def left(self, page: Page) -> None:
+        """The page is not in the index any more, or not the one in the index."""
+        if page.state is PageState.SEALED:
+            self._policy(page).remove(page)
+            self._unkeep(page)
+        parent = lineage.leave(page)
+        if parent is not None:
+            self.place(parent)
+
+    def follows(self, page: Page, parent: Page | None) -> None:
+        """This new page continues that one."""
+        if parent is not None and lineage.link(page, parent):
+            self.place(parent)
+
+    def replaces(self, page: Page, old: Page) -> None:
+        """Two pages of one key: this one is in the index from now on."""
+        lineage.replace(old, page)
+
+    @staticmethod
+    def _policy(page: Page) -> Any:
+        return page.group.replicas if page.replica else page.group.own
+
+    def _held(self, page: Page) -> bool:
+        return (
+            page.state is not PageState.SEALED
+            or page.refs > 0
+            or page.hold_until > self.now
+            or page.kept_until > self.now
+            or (page.request != "" and self._asker == (page.session, page.request))
+        )
+
+    def place(self, page: Page) -> None:
+        """Puts a page where it belongs, into its queue or out of it."""
+        if page.state is not PageState.SEALED:
+            return
+        if page.child is None and not self._held(page):
+            self._policy(page).release(page)
+        elif page.age:
+            self._policy(page).hold(page)
+
+    # --- use ---------------------------------------------------------------------------------------------------------
+
+    def touch(self, pages: Sequence[Page], chain: bool = True) -> None:
+        """These pages were used or are held; `chain`: each continues the one before. The sequence is not changed any more."""
+        # PERF: the order matters only when something is evicted, so a lookup does not wait for it.
+        self._touched.append((self.turn, pages, chain))
+
+    def look(self, pages: Sequence[Page]) -> None:
+        """These pages may not be held any more."""
+        self._touched.append((0, pages, False))
+
+    def settle(self) -> None:
+        """Brings the queues up to date."""
+        for turn, pages, chain in self._touched:
+            before: Page | None = None
+            for page in pages:
+                if page.state is PageState.SEALED:
+                    if turn:
+                        self._policy(page).touch(page, turn)
+                    if chain and page.parent is None and before is not None and lineage.link(page, before):
+                        self.place(before)
+                    self.place(page)
+                    before = page
+                else:
+                    before = None
+        self._touched.clear()
+        for page in self._holds.due(self.now):
+            if page.kept_until <= self.now:
+                self._unkeep(page)
+            self.place(page)
+
+    # --- keeping -----------------------------------------------------------------------------------------------------
+
+    def hold(self, pages: Sequence[Page], until: float) -> None:
+        """An intent was told `have`: these pages stay until then."""
+        for page in pages:
+            page.hold_until = max(page.hold_until, until)
+        self._holds.add(pages, self.now)
+
+    def keep(self, pages: Iterable[Page], until: float) -> None:
+        """Sealed pages, and the pages they continue, stay until then. Raises `keep_full` and changes nothing."""
+        wanted: dict[Page, None] = {}
+        for page in pages:
+            one: Page | None = page
+            while one is not None and one not in wanted:
+                wanted[one] = None
+                one = one.parent
+        more = sum(page.granules for page in wanted if not page.kept_until)
+        limit = int(self._options.keep_share * self.allocator.backed)
+        if self.kept + more > limit:
+            raise RemoteError(
+                ErrorCode.KEEP_FULL,
+                f"{self.kept * GRANULE} bytes are kept and these pages are {more * GRANULE} more; at most {limit * GRANULE}"
+                f" ({self._options.keep_share:g} of the pool) may be kept",
+            )
+        for page in wanted:
+            if not page.kept_until:
+                page.group.space.kept += page.granules
+            page.kept_until = max(page.kept_until, until)
+            self.place(page)
+        self._holds.add(wanted, self.now)
+
+    def unkeep(self, pages: Iterable[Page]) -> None:
+        """These pages may go again; those that they continue stay until their own time."""
+        for page in pages:
+            self._unkeep(page)
+            self.place(page)
+
+    def _unkeep(self, page: Page) -> None:
+        if page.kept_until:
+            page.kept_until = 0.0
+            page.group.space.kept -= page.granules
+
+    @property
+    def kept(self) -> int:
+        """Granules that are kept."""
+        return sum(space.kept for space in self.shares.by_name.values())
+
+    # --- ahead of need -----------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Above the high watermark: evicts down to the low one, some pages at a time, so that grants find free slots."""
+        self.settle()
+        if self._options.evict_high >= 1 or self.allocator.backed < self.allocator.total:
+            return
+        used = self.allocator.used - self._leaving_granules
+        mark = self._options.evict_low if self._trimming else self._options.evict_high
+        self._trimming = used > mark * self.allocator.total
+        budget = TRIM_PAGES
+        while self._trimming and budget and used > self._options.evict_low * self.allocator.total:
+            page = self._surplus()
+            if page is None:
+                break
+            budget -= 1
+            used -= page.granules
+            if self.spill is not None and self.spill(page):
+                page.refs += 1
+                self._leaving[page] = None
+                self._leaving_granules += page.granules
+                self.place(page)
+            else:
+                self._evict(page)
+        self._room.guarded.clear()
+
+    def _surplus(self) -> Page | None:
+        """The next page to go when nobody asks for its place: of the namespace that is farthest above its share."""
+        spaces = sorted(self.shares.by_name.values(), key=self.shares.above, reverse=True)
+        return next((page for space in spaces if (page := self._room.oldest(space)) is not None), None)
+
+    def spilled(self, page: Page) -> None:
+        """The next level has the page, or has failed: it leaves memory unless somebody uses it again."""
+        del self._leaving[page]
+        self._leaving_granules -= page.granules
+        page.refs -= 1
+        if page.state is PageState.SEALED and page.child is None and not self._held(page):
+            self._evict(page)
+        self.place(page)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def view(self) -> dict[str, Any]:
+        """For the dump: usage in bytes."""
+        return {
+            "policy": self._options.policy,
+            "used_bytes": self.allocator.used * GRANULE,
+            "kept_bytes": self.kept * GRANULE,
+            "held_for_a_time": self._holds.count,
+            "leaving": len(self._leaving),
+            "namespaces": {
+                space.name.hex(): {
+                    "pages": space.pages,
+                    "used_bytes": space.used * GRANULE,
+                    "quota_bytes": self.shares.quota(space) * GRANULE,
+                    "share_bytes": self.shares.share(space) * GRANULE,
+                    "kept_bytes": space.kept * GRANULE,
+                    "evicted": space.evicted,
+                    "refused": space.refused,
+                }
+                for space in self.shares.by_name.values()
+            },
+        }
+
+    def validate(self, pages: Sequence[Page]) -> None:
+        """`pages`: all that have slots."""
+        self.allocator.validate()
+        self._room.validate()
+        self._holds.validate()
+        waiting = {page for _, touched, _ in self._touched for page in touched}
+        for space in self.shares.by_name.values():
+            mine = [page for page in pages if page.group.space is space]
+            assert space.pages == len(mine)
+            assert space.used == sum(page.granules for page in mine)
+            assert space.kept == sum(page.granules for page in mine if page.kept_until)
+        assert sum(space.pages for space in self.shares.by_name.values()) == len(pages), "a page without a namespace"
+        assert self.allocator.free_granules() + self.allocator.used <= self.allocator.backed
+        for page in pages:
+            assert not page.kept_until or page.timed
+            assert all(child.parent is page and child.namespace == page.namespace for child in lineage.children(page))
+            if page.state is not PageState.SEALED:
+                assert not page.age, "a page that is not sealed waits for its eviction"
+            elif page not in waiting and not (page.timed and self._late(page)):
+                may = page.child is None and not self._held(page)
+                assert bool(page.age) == may, f"page {page.key.hex()} may go: {may}, is in a queue: {bool(page.age)}"
+
+    def _late(self, page: Page) -> bool:
+        """Its time has run out since the queues were last settled."""
+        return max(page.hold_until, page.kept_until) <= self.now
