@@ -162,6 +162,10 @@ class SlotTable:
         self._words[_LIFE] = _checked(self.life + 1)
         self._words[_EPOCH.start // 8] = epoch
 
+    def void(self) -> None:
+        """No life takes this table over any more."""
+        self._words[_LIFE] = 0
+
     def readable(self, pool_bytes: int) -> bool:
         """Can an engine that was told of a pool of this size use the table?"""
         magic, _, granule, size, *_ = _HEADER.unpack_from(self._memory)

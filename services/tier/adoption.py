@@ -9,32 +9,38 @@ whose cut or entries contradict each other stays out of use as a whole until all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pegaflow.common.locks import FOREIGN_S
 from pegaflow.common.slot_table import NO_CHECKSUM, Row, SlotEntry, SlotState
 from pegaflow.services.tier.commands import Command, Log
+from pegaflow.services.tier.fetches import PIN_TTL_S
+from pegaflow.services.tier.leases import MARGIN_S
 from pegaflow.services.tier.page import Page, PageState, granules
 from pegaflow.services.tier.pages import Pages
 
+KEEP_S = PIN_TTL_S + MARGIN_S
+"""Adopted pages stay for so long: readers that pinned them in the life before may still be on their way."""
 ANYBODY = 0
 """In place of a holder: whoever of the old members is not quiet may write here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What a life finds. `slabs`: first granule → slot size, 0 if doubtful; `backed`: granules; `keep_s`: how long pages stay.
+    """What a life finds when it begins, at time `at`; generations of earlier lives are below `floor`.
 
-    `held` and `dead`: members of earlier lives whose locks were held, or free, at the start (`sessions.holder_word`).
+    `slabs`: first granule → slot size, 0 if doubtful; `backed` granules; `held` and `dead`: members of earlier lives whose locks
+    were held, or free (`sessions.holder_word`).
     """
 
-    slabs: dict[int, int]
-    backed: int
-    held: frozenset[int]
-    dead: frozenset[int]
-    keep_s: float
+    floor: int = 0
+    at: float = 0.0
+    slabs: Mapping[int, int] = field(default_factory=dict)
+    backed: int = 0
+    held: frozenset[int] = frozenset()
+    dead: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -47,10 +53,11 @@ class _Parts:
 class Adoption:
     """The slots of earlier lives, until each is a page of this one or free."""
 
-    def __init__(self, pages: Pages, out: list[Command], counts: dict[str, int], remains: Remains, now: float) -> None:
+    def __init__(self, pages: Pages, out: list[Command], counts: dict[str, int], remains: Remains) -> None:
         self._pages, self._out, self._counts = pages, out, counts
-        self._until = now + remains.keep_s
-        self._unscanned = set(remains.slabs)
+        now = remains.at
+        self._until = now + KEEP_S
+        self.unscanned = set(remains.slabs)
         self._parts: dict[tuple[bytes, int, int, int], _Parts] = {}
         self._held: dict[int, set[int]] = {}  # who may write → slots
         self._doubtful: dict[int, int] = {}  # slabs out of use as a whole
@@ -66,7 +73,7 @@ class Adoption:
 
     def slab(self, first: int, rows: Sequence[Row], size: int) -> None:
         """One slab of an earlier life with its slots that are not free. Nothing else of this tier touches it before."""
-        self._unscanned.remove(first)
+        self.unscanned.remove(first)
         if not size or any(row.entry is not None and granules(row.entry.length) != size for row in rows):
             self._doubtful[first] = size
             self._counts["refused_entries"] += max(1, len(rows))
@@ -208,7 +215,7 @@ class Adoption:
             "waiting_for": self.waiting_for,
             "held_slots": sum(map(len, self._held.values())),
             "doubtful_slabs": len(self._doubtful),
-            "unscanned_slabs": len(self._unscanned),
+            "unscanned_slabs": len(self.unscanned),
         }
 
     def validate(self) -> None:

@@ -92,6 +92,12 @@ class TierConfig:
     control: str = option("", help="tcp endpoint for operators", check=_optional_tcp)
     advertise_host: str = option("", help="host that other nodes use in place of the bound one")
     metaserver: tuple[str, ...] = option((), help="metaserver request endpoint; repeat it for replicas", check=None)
+    warm_restart: bool = option(True, help="take over the pages that the tier before left in the pool, and leave one's own")
+    verify_on_load: OnLoad = option(
+        OnLoad.NEVER, help="verify local pages before an engine loads them: always, sample or never", parse=OnLoad
+    )
+    verify_sample: int = option(64, help="with verify_on_load = sample: one page in so many", check=_count)
+    scrub_rate: int = option(32 << 20, help="bytes a second that the scrubber verifies in the background; 0: off", parse=size)
     mover: bool = option(True, help="run the NIXL mover; without it pages stay on this node")
     ucx_net_devices: str = option("", help="UCX_NET_DEVICES of the mover, for example mlx5_0:1")
     ucx_tls: str = option("", help="UCX_TLS of the mover, for example rc,cuda_copy or tcp")
@@ -106,22 +112,18 @@ class TierConfig:
             object.__setattr__(self, "runtime_dir", default_runtime_dir(os.environ))
         if self.pool_size < GRANULE or self.pool_size % GRANULE:
             raise ValueError(f"pool_size {self.pool_size} is not a multiple of {GRANULE} bytes")
+        if self.evict_low > self.evict_high:
+            raise ValueError(f"evict_low {self.evict_low:g} is above evict_high {self.evict_high:g}")
         for endpoint in self.metaserver:
             if wrong := _endpoint(endpoint):
                 raise ValueError(f"metaserver {wrong}")
         if wrong := _endpoint(self.ipc("requests")):
             raise ValueError(f"runtime_dir is too long: {wrong}")
 
-        if self.evict_low > self.evict_high:
-            raise ValueError(f"evict_low {self.evict_low:g} is above evict_high {self.evict_high:g}")
     def ipc(self, name: str) -> str:
         """The node-local endpoint of one socket."""
         return f"ipc://{self.runtime_dir.resolve()}/{name}.sock"
 
-    @property
-    def sessions_dir(self) -> Path:
-        """Lock files of attached processes."""
-        return self.runtime_dir / "sessions"
     @property
     def verify_every(self) -> int:
         """One in so many local pages is verified before it is loaded; 0: none."""
@@ -133,3 +135,7 @@ class TierConfig:
         quotas = dict(map(_quota, self.quota))
         return SpaceOptions(self.eviction, quotas, self.quota_default, self.evict_high, self.evict_low, self.keep_share)
 
+    @property
+    def sessions_dir(self) -> Path:
+        """Lock files of attached processes."""
+        return self.runtime_dir / "sessions"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pegaflow.common.slot_table import Row
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import Located
 from pegaflow.common.wire.messages.transfer import Pinned
@@ -46,6 +47,27 @@ class Backed:
 
 
 @dataclass(frozen=True, slots=True)
+class SlabFound:
+    """A slab of an earlier life: its slots that are not free, cut for `size` granules (0: doubtful)."""
+
+    first: int
+    size: int
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class SlabsEnded:
+    """That was the last slab of an earlier life."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockFree:
+    """The lock of this member of an earlier life, which has not attached again, is free: the process is dead."""
+
+    holder: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hashed:
     """Checksums of a `Hash` command's pages, 16 bytes each; None: they could not be taken."""
 
@@ -81,4 +103,6 @@ class Tick:
     """Time has passed."""
 
 
-Event = Asked | Published | Proven | Backed | Hashed | LocateAnswer | PinAnswer | ReadEnded | Tick
+Event = (
+    Asked | Published | Proven | Backed | SlabFound | SlabsEnded | LockFree | Hashed | LocateAnswer | PinAnswer | ReadEnded | Tick
+)

@@ -76,7 +76,9 @@ class TierCollector(Collector):
         used = GaugeMetricFamily("pegaflow_tier_namespace_bytes", "bytes of the pool that a namespace has", labels=["namespace"])
         quota = GaugeMetricFamily("pegaflow_tier_namespace_quota_bytes", "bytes that it may have", labels=["namespace"])
         share = GaugeMetricFamily("pegaflow_tier_namespace_share_bytes", "bytes that nobody takes from it", labels=["namespace"])
-        kept = GaugeMetricFamily("pegaflow_tier_namespace_kept_bytes", "bytes of it that are kept on request", labels=["namespace"])
+        kept = GaugeMetricFamily(
+            "pegaflow_tier_namespace_kept_bytes", "bytes of it that are kept on request", labels=["namespace"]
+        )
         for name, space in shares.by_name.items():
             label = [name.hex()]
             used.add_metric(label, space.used * GRANULE)

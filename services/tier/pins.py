@@ -88,7 +88,7 @@ class Pins:
         if pages:
             ttl_s = min(message.ttl_ms / 1e3, MAX_PIN_TTL_S)
             lease = self._leases.pin(message.reader, pages, ttl_s, now).number
-            self._pages.space.touch(pages)
+            self._pages.space.touch(pages, chain=False)
             self._counts["pinned"] += len(pages)
         answer = Pinned(
             lease, positions, rows, offsets, lengths, bytes(checksums), agent.name, agent.metadata, agent.base, self._pool_bytes

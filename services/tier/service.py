@@ -22,7 +22,7 @@ from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
-from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.lifecycle import EX_SOFTWARE, Lifecycle, StartError
 from pegaflow.common.locks import LockProbe
 from pegaflow.common.pool import GRANULE, Pool
 from pegaflow.common.slot_table import Identity
@@ -33,6 +33,7 @@ from pegaflow.common.wire.messages import catalogue, operate, transfer
 from pegaflow.common.wire.messages.attach import Attach, Attached
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
+from pegaflow.services.tier.adoption import Remains
 from pegaflow.services.tier.commands import (
     CloseTopic,
     Command,
@@ -54,16 +55,21 @@ from pegaflow.services.tier.commands import (
 )
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.hasher import Hasher
+from pegaflow.services.tier.mover import lock as mover_lock
 from pegaflow.services.tier.old_locks import OldLocks, boot_identity, directory_identity
 from pegaflow.services.tier.peers import Metaservers, Peers
+from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.probes import PROBE_S, Probes
+from pegaflow.services.tier.sessions import holder_word
 from pegaflow.services.tier.slots import slab_granules
-from pegaflow.services.tier.state import Agent, Place, TierState
+from pegaflow.services.tier.state import Place, TierState
 
 TICK_S = 0.02
 HELLO_S = 0.5
 PIN_BUDGET_S = 1.0
 BYE_S = 0.5
+READY_S = 1.0
+LEFT_OVER_S = 10.0
 
 log = logs.get(__name__)
 
@@ -79,7 +85,7 @@ class TierService:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._mover: Any = None
         self._closing = False
-        self._allocation: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._probing: LockProbe | None = None
         self.malformed = 0
         self.failed_commands = 0
@@ -95,12 +101,14 @@ class TierService:
             config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
             identity = Identity(config.pool_size, slab, boot_identity(), sessions)
-            self._pool = Pool.open(config.pool_dir / config.node, identity, self.epoch, warm=False)
+            self._pool = Pool.open(config.pool_dir / config.node, identity, self.epoch, warm=config.warm_restart)
             faults.reach(Point.TIER_START_AFTER_POOL)
             self._bind()
         except LocalError as error:
             raise StartError(error.code, error.text) from None
-        self._old_locks = OldLocks(config.sessions_dir, lambda word: None)
+        if self._pool.refused:
+            log.warning("pool_refused", files=self._pool.refused)
+        self._old_locks = OldLocks(config.sessions_dir, lambda word: self.handle(events.LockFree(word)))
         faults.reach(Point.TIER_START_AFTER_SCAN)
         self._hasher = Hasher(self._pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
@@ -122,6 +130,10 @@ class TierService:
             session_topic,
             metaserver=bool(self._metaservers),
             fingerprint=bytes.fromhex(config.fingerprint),
+            space=config.space,
+            remains=await self._remains(),
+            verify_every=config.verify_every,
+            scrub_rate=config.scrub_rate,
         )
         if config.mover:
             await self._start_mover()
@@ -130,11 +142,7 @@ class TierService:
         self._every("tick", TICK_S, lambda: self.handle(events.Tick()))
         self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
-            space=config.space,
-            remains=await self._remains(),
-            verify_every=config.verify_every,
-            scrub_rate=config.scrub_rate,
-        self._allocation = self._loop.create_task(self._allocate())
+        self._tasks = [self._loop.create_task(self._adopt()), self._loop.create_task(self._allocate())]
         log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._pool.size)
 
     def _bind(self) -> None:
@@ -184,8 +192,36 @@ class TierService:
     def _agent(self, metadata: bytes) -> None:
         self.state.agent = Agent(f"{self._config.node}/{self.epoch:016x}", metadata, self._mover.base)
 
+    async def _remains(self) -> Remains:
+        """What the life before has left. No mover of it can write any more once this returns."""
+        try:
+            await asyncio.to_thread(mover_lock.end_left_overs, self._config.runtime_dir, LEFT_OVER_S)
+        except (mover_lock.LockBusy, OSError) as error:
+            raise StartError("left_over_mover", str(error)) from None
+        table, locks = self._pool.table, self._old_locks
+        slabs = dict(table.slabs())
+        return Remains(table.floor, clock.now(), slabs, self._pool.allocated // GRANULE, locks.held, frozenset(locks.dead))
+
+    async def _adopt(self) -> None:
+        """Takes the pages of the life before over, slab by slab; ready when it is done or has taken READY_S."""
+        if not self._pool.adopted or not self._pool.allocated:
+            return
+        begun = self._loop.time()
+        for first, size in list(self._pool.table.slabs()):
+            if first not in self.state.adoption.unscanned:
+                continue  # cut since
+            if self._closing:
+                return
+            rows = await asyncio.to_thread(self._pool.table.rows, first, size) if size else []
+            self.handle(events.SlabFound(first, size, rows))
+            if self._loop.time() - begun > READY_S:
+                self._lifecycle.set_ready()
+        self.handle(events.SlabsEnded())
+        log.info("adopted_all", life=self._pool.table.life, seconds=round(self._loop.time() - begun, 3))
+        self._lifecycle.set_ready()
+
     async def _allocate(self) -> None:
-        """Backs the pool chunk by chunk; ready after the first chunk."""
+        """Backs the pool chunk by chunk; a new pool is ready after the first chunk."""
         while self._pool.allocated < self._pool.size and not self._closing:
             try:
                 backed = await asyncio.to_thread(self._pool.allocate)
@@ -217,12 +253,22 @@ class TierService:
         until = self._loop.time() + self._config.drain_timeout
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
+        self._store_ages()
         faults.reach(Point.TIER_DRAIN_BEFORE_BYE)
         self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
         until = self._loop.time() + BYE_S
         while self._loop.time() < until and self._metaservers.in_flight:
             await asyncio.sleep(0.005)  # a goodbye that dies in the socket leaves the node listed until it counts as dead
         faults.reach(Point.TIER_DRAIN_AFTER_BYE)
+
+    def _store_ages(self) -> None:
+        """Leaves the order of use to the next life: the table has only that of saving."""
+        ages: dict[int, int] = {}
+        pages = sorted((page for page in self.state.pages.index.values() if page.used_at), key=lambda page: page.used_at)
+        for page in pages:
+            age = ages.setdefault(page.used_at, len(ages) + 1)
+            for slot in page.slots:
+                self._pool.table.age(slot, age)
 
     def _busy(self) -> bool:
         state = self.state
@@ -235,8 +281,7 @@ class TierService:
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
-        if self._allocation is not None:
-            await self._allocation
+        await asyncio.gather(*self._tasks)
         faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
         if self._mover is not None:
             await self._mover.stop()
@@ -279,6 +324,9 @@ class TierService:
         error = RemoteError(ErrorCode.INTERNAL, f"{type(command).__name__} failed here")
         answer: events.Event
         match command:
+            case Table() | Cut():
+                self._store_again(command)
+                return
             case Hash(job):
                 answer = events.Hashed(job, None)
             case Locate(ask):
@@ -290,6 +338,15 @@ class TierService:
             case _:
                 return
         self._loop.call_soon(self.handle, answer)
+
+    def _store_again(self, command: Table | Cut) -> None:
+        """What follows relies on the table (docs/protocol.md 1.5): without it this life ends, and the next trusts none of it."""
+        try:
+            self._carry_out(command)
+        except Exception:
+            log.exception("table_not_stored")
+            self._pool.table.void()
+            raise SystemExit(EX_SOFTWARE) from None
 
     def _asked(self, request: Request) -> None:
         message = request.message
@@ -321,6 +378,8 @@ class TierService:
         if self._probing is not None:  # refused
             probe.close()
             self._probing = None
+        else:
+            self._old_locks.forget(holder_word(message.nonce))
 
     def _commanded(self, request: Request) -> None:
         commanded(request, self._lifecycle, self._asked)
@@ -363,7 +422,7 @@ class TierService:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Table(slot, generation, entry):
-                if generation:
+                if generation and generation != self._pool.table.generation(slot):  # equal: carried out a second time
                     self._pool.table.raise_generation(slot, generation)
                 self._pool.table.store(slot, entry)
             case Cut(first, size):

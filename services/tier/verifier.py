@@ -52,6 +52,7 @@ class Verifier:
         every: int = 0,
     ) -> None:
         self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
+        self.on_load = every > 0
         self._every, self._skipped = every, 0
         self.open: dict[int, tuple[list[Page], _Check]] = {}
         self._adopting: set[Page] = set()
@@ -64,9 +65,7 @@ class Verifier:
             self.check(wanted)
 
     def sample(self, pages: Sequence[Page]) -> list[Page]:
-        """Which of these pages, about to be leased, have to be verified first."""
-        if not self._every:
-            return []
+        """Which of these pages, about to be leased, have to be verified first; only if `on_load`."""
         chosen = list(pages[(-1 - self._skipped) % self._every :: self._every])
         self._skipped = (self._skipped + len(pages)) % self._every
         return chosen

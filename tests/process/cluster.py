@@ -127,6 +127,15 @@ class Cluster:
             flags += ["--mover" if mover else "--no-mover", "--ucx-net-devices", "lo"]
             self.tiers[node] = Process("pegaflow.services.tier", *flags)
 
+    def pool_files(self, node: str) -> list[Path]:
+        """Pool and slot table of a node."""
+        return sorted(path for path in Path(f"/dev/shm/pegaflow-test-{os.getpid()}", node).iterdir() if path.name != "lock")
+
+    def forget_pool(self, node: str) -> None:
+        """Its next life starts empty."""
+        for path in self.pool_files(node):
+            path.unlink()
+
     def runtime(self, node: str) -> Path:
         return self.folder / node
 

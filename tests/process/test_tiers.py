@@ -92,6 +92,7 @@ def test_a_tier_that_came_back_empty_is_filled_again_and_its_engines_go_on(clust
     p.save(keys)
     old = p.scheduler.session()
     cluster.tiers["a"].kill()
+    cluster.forget_pool("a")
     cluster.tiers["a"].start()
     for half in (p.scheduler, p.rank):
         until("attached again", lambda half=half: half.session() not in (None, old))  # type: ignore[misc]
