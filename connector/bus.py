@@ -249,6 +249,12 @@ class RankBus(Link):
         """The mapping of the session that can be used now."""
         return self._pool.view if self._session is not None else None
 
+    @property
+    def open_grants(self) -> int:
+        """Grants that this rank has not answered in full."""
+        with self._changed:
+            return sum(1 for owed in self._owed.values() if owed)
+
     def take_grant(self, ref: IntentRef, deadline: float) -> Grant | None:
         """Waits for the grant. None: not here in time, or the session is over; a late one is answered `abandoned` here."""
 
@@ -258,8 +264,10 @@ class RankBus(Link):
         with self._changed:
             self._changed.wait_for(there, max(0.0, deadline - self._clock()))
             self._close_intent(ref.intent)
+            if self._session != ref.session:
+                return None  # one that came while this rank was still joining is answered once it has joined
             held = self._grants.pop(ref.intent, None)
-            if held is None or self._session != ref.session:
+            if held is None:
                 return None
             grant, digest = held.grant, held.digest
         if ref.digest != digest:  # the grant is for another key list: nothing may be written under it
@@ -299,6 +307,12 @@ class RankBus(Link):
             self._on_session(self._pool.view)
 
     def _joined(self, session: SessionId) -> None:
+        with self._changed:  # the scheduler half may join first: grants have come that nobody could take, and nobody waits for
+            late = [held.grant for intent, held in self._grants.items() if intent in self._closed]
+            for grant in late:
+                del self._grants[grant.ref.intent]
+        for grant in late:
+            self.abandoned(grant, grant.positions)
         threading.Thread(target=self._populate, args=(session,), name="pegaflow-populate", daemon=True).start()
 
     def _populate(self, session: SessionId) -> None:
@@ -346,6 +360,7 @@ class RankBus(Link):
             late = message.intent in self._closed or (
                 self._closed_through - message.intent > CLOSED_KEPT and message.intent not in self._grants
             )
+            late = late and self._session is not None
             if not late:
                 self._grants[message.intent] = _Held(grant, message.digest, now)
                 self._changed.notify_all()

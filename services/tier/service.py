@@ -108,7 +108,7 @@ class TierService:
             raise StartError(error.code, error.text) from None
         if self._pool.refused:
             log.warning("pool_refused", files=self._pool.refused)
-        self._old_locks = OldLocks(config.sessions_dir, lambda word: self.handle(events.LockFree(word)))
+        self._old_locks = OldLocks(config.sessions_dir, lambda word: self._result(events.LockFree(word)))
         faults.reach(Point.TIER_START_AFTER_SCAN)
         self._hasher = Hasher(self._pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
@@ -179,7 +179,7 @@ class TierService:
             config.node,
             self._pool.path,
             self._pool.size,
-            on_done=lambda job, outcome, text: self.handle(events.ReadEnded(job, outcome)),
+            on_done=lambda job, outcome, text: self._result(events.ReadEnded(job, outcome)),
             on_metadata=self._agent,
             ucx={name: value for name, value in ucx.items() if value},
         )
@@ -213,10 +213,10 @@ class TierService:
             if self._closing:
                 return
             rows = await asyncio.to_thread(self._pool.table.rows, first, size) if size else []
-            self.handle(events.SlabFound(first, size, rows))
+            self._result(events.SlabFound(first, size, rows))
             if self._loop.time() - begun > READY_S:
                 self._lifecycle.set_ready()
-        self.handle(events.SlabsEnded())
+        self._result(events.SlabsEnded())
         log.info("adopted_all", life=self._pool.table.life, seconds=round(self._loop.time() - begun, 3))
         self._lifecycle.set_ready()
 
@@ -229,7 +229,7 @@ class TierService:
                 log.error("pool_not_backed", code=error.code, text=error.text)
                 self._lifecycle.set_reason(error.code, error.text)
                 return
-            self.handle(events.Backed(backed // GRANULE))
+            self._result(events.Backed(backed // GRANULE))
             if not self._pool.adopted or not self._pool.slabs():
                 self._lifecycle.set_ready()
         while not self._closing and await asyncio.to_thread(self._pool.populate):
@@ -319,6 +319,14 @@ class TierService:
                 log.exception("command_failed", command=type(command).__name__)
                 self._failed(command)
 
+    def _result(self, event: events.Event) -> None:
+        """An event that is told once and for which slots are held: taken in again if that failed. Twice it says nothing new."""
+        try:
+            self.handle(event)
+        except Exception:
+            log.exception("result_failed", result=type(event).__name__)
+            self.handle(event)
+
     def _failed(self, command: Command) -> None:
         """What waits for this command's answer gets one, or it would keep its slots for ever."""
         error = RemoteError(ErrorCode.INTERNAL, f"{type(command).__name__} failed here")
@@ -337,7 +345,7 @@ class TierService:
                 answer = events.ReadEnded(fetch, ErrorCode.INTERNAL)
             case _:
                 return
-        self._loop.call_soon(self.handle, answer)
+        self._loop.call_soon(self._result, answer)
 
     def _store_again(self, command: Table | Cut) -> None:
         """What follows relies on the table (docs/protocol.md 1.5): without it this life ends, and the next trusts none of it."""
@@ -441,13 +449,13 @@ class TierService:
             case CloseTopic(topic):
                 self._events.close_topic(topic)
             case Hash(job, slots, lengths):
-                self._hasher.hash(slots, lengths, lambda found: self.handle(events.Hashed(job, found)))
+                self._hasher.hash(slots, lengths, lambda found: self._result(events.Hashed(job, found)))
             case Locate(ask, keys, wait_ms, expected, tails):
                 message = catalogue.Locate(self._config.node, keys, wait_ms, expected, tails)
                 self._metaservers.ask(
                     message,
                     wait_ms / 1e3 + 1.0,
-                    lambda answer: self.handle(events.LocateAnswer(ask, _typed(answer, catalogue.Located))),
+                    lambda answer: self._result(events.LocateAnswer(ask, _typed(answer, catalogue.Located))),
                 )
             case PinAt():
                 self._pin(command)
@@ -472,7 +480,7 @@ class TierService:
         message = transfer.Pin(self._config.node, command.keys, command.shards, command.ttl_ms)
 
         def answered(answer: Any) -> None:
-            self.handle(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
+            self._result(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
 
         self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
 

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pegaflow.common import clock
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.wire.codec import Message
@@ -15,7 +16,7 @@ from pegaflow.common.wire.messages import saves
 from pegaflow.common.wire.messages.attach import Attached, SessionBeat
 from pegaflow.connector.bus import RankBus, SchedulerBus
 from pegaflow.connector.link import Phase
-from pegaflow.connector.session import Member, SessionId, TierOptions
+from pegaflow.connector.session import IntentRef, Member, SessionId, TierOptions
 
 SESSION, EPOCH = 7, 1
 
@@ -125,4 +126,49 @@ def test_a_late_word_of_an_old_session_does_not_pay_for_a_new_grant_of_the_same_
     on_its_thread(bus, new_life)
     bus.abandoned(old, [0])
     assert bus._owed == {1: {0}}, "the new grant is still owed its last word"
+    bus.close()
+
+
+@pytest.mark.parametrize("asked", ["before the grant", "after the grant"])
+def test_a_grant_that_comes_while_its_rank_is_joining_and_finds_nobody_is_given_back(tmp_path: Path, asked: str) -> None:
+    """The scheduler half may join first and publish; the rank's save thread does not wait for the rank to join."""
+    bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
+    message = saves.Grant(1, 4, b"d" * 8, bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
+    ref = IntentRef(SessionId(EPOCH, SESSION), 1, b"d" * 8)
+    recorders: list[Recorder] = []
+
+    def take() -> None:
+        assert bus.take_grant(ref, clock.now()) is None
+
+    def come() -> None:
+        recorder = joining(bus, tmp_path)
+        if asked == "before the grant":
+            take()
+        bus._on_event(EventHeader("a", EPOCH, 5), message)
+        if asked == "after the grant":
+            take()
+        recorders.append(recorder)
+
+    on_its_thread(bus, come)
+    on_its_thread(bus, lambda: event(bus, SessionBeat(u32s([2]), u64s([1])), 5))
+    assert bus.session() == ref.session
+    on_its_thread(bus, lambda: None)
+    said = [open_envelope(frames, PublicationHeader).message() for frames in recorders[0].sent]
+    assert [(word.grant, list(word.slots)) for word in said if isinstance(word, saves.Abandoned)] == [(4, [3])]
+    assert bus._owed == {}
+    bus.close()
+
+
+def test_a_beat_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
+    again = threading.Event()
+    beats = iter([True])
+
+    def poke() -> None:
+        if next(beats, False):
+            raise RuntimeError("broken on purpose")
+        again.set()
+
+    on_its_thread(bus, lambda: monkeypatch.setattr(bus._streams, "poke", poke))
+    assert again.wait(10)
     bus.close()
