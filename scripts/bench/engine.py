@@ -9,6 +9,9 @@ Both engines: SmolLM2-135M, float32, eager, 32 ids a block, vLLM's own prefix ca
 busy; the other one is held by SIGSTOP (engine, tier, metaserver and mover), so it takes no cycle at all, and the plain engine's
 figures carry nothing of PegaFlow. Sides take turns A B, B A, A B, …
 
+vLLM would give the two sides different numbers of compute cores (it keeps one free, and one more with a connector, unless that
+leaves none), so both are told: all but the last.
+
 ttft       a prompt of random ids that nobody has seen (cold), and the same prompt again from the tier (warm): vLLM's own cache is
            emptied in between (POST /reset_prefix_cache), and the connector's counters must say that all its pages were loaded and
            exactly one position was computed. `local`: the same from vLLM's own cache, on the plain engine
@@ -22,6 +25,7 @@ steps      three bystanders decode; meanwhile other prompts are computed and sav
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -33,7 +37,7 @@ from typing import Any, NamedTuple
 from engines.account import account
 from engines.figures import Kind, Step, by_kind, paired, percentile
 from engines.load import BYSTANDERS, Prompts, Throughput, Ttft, beside_bystanders, busy, first_token, without_hits
-from engines.side import Side
+from engines.side import Side, compute_cores
 from report import Goal, at_least, at_most, show
 from stack import Stack
 
@@ -210,8 +214,11 @@ def main() -> int:
     parser.add_argument("--profile", type=Path, help="cProfile of the engine core with the connector (CPU time, slower)")
     parser.add_argument("--logs", type=Path, help="keep the engines' logs and step journals in this folder")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started ends with it
     print("NOTE: clients, engine and tier share this machine's cores; only ratios within this run mean something.")
     print("Both engines: float32, eager, block size 32, prefix caching on; the side that is not measured is held by SIGSTOP.")
+    cores = ", ".join(str(core) for core in compute_cores())
+    print(f"Both compute on core {cores}; what else the machine has is for engine core, API server, connector, tier and clients.")
     scale = QUICK if arguments.quick else FULL
     if arguments.rounds:
         scale = scale._replace(rounds=arguments.rounds)

@@ -62,6 +62,7 @@ class Side:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in compute_cores()),
             "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
             STEPS_FILE: str(self._steps),
         }
@@ -168,6 +169,12 @@ class Side:
 
 def _body(prompt: list[int], tokens: int) -> dict[str, object]:
     return {"model": NAME, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+
+def compute_cores() -> list[int]:
+    """All but one, as vLLM chooses by itself without connector; with one it would take another number."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return allowed[:-1] or allowed
 
 
 def _free_port() -> int:
