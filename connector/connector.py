@@ -25,6 +25,7 @@ from pegaflow.common.keys import fingerprint
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.connector.bus import RankBus, SchedulerBus
 from pegaflow.connector.copy import make_copier
+from pegaflow.connector.cores import unbound
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import describe_engine
 from pegaflow.connector.fingerprint import base_factors, none_hash_value, with_layouts
@@ -137,23 +138,25 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
             except Exception:  # slower, not wrong
                 self._log.exception("pin_failed: the pool is not pinned, copies will stage")
 
-        bus = RankBus(
-            self._tier_options(),
-            member,
-            fingerprint(self._factors),
-            layout.digest,
-            layout.page_bytes,
-            clock=now,
-            on_session=on_session,
-            gpu=copier.on_device,
-        )
-        try:
-            state = bus.wait_attached(self._attach_wait_s)
-        except BaseException:
-            bus.close()
-            raise
-        self._say(state, f"rank {member.rank}, pages of {layout.page_bytes} bytes")
-        self._rank = RankHalf(copier, bus, member, now, self._counters, self._log)
+        # With the model on a CPU, this thread is bound to a compute core; the connector's own must not inherit that.
+        with unbound(not copier.on_device):
+            bus = RankBus(
+                self._tier_options(),
+                member,
+                fingerprint(self._factors),
+                layout.digest,
+                layout.page_bytes,
+                clock=now,
+                on_session=on_session,
+                gpu=copier.on_device,
+            )
+            try:
+                state = bus.wait_attached(self._attach_wait_s)
+            except BaseException:
+                bus.close()
+                raise
+            self._say(state, f"rank {member.rank}, pages of {layout.page_bytes} bytes")
+            self._rank = RankHalf(copier, bus, member, now, self._counters, self._log)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._layout
