@@ -14,15 +14,14 @@ event only: from then on the subscription is known to be active, so no delta can
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pegaflow.common.wire.codec import Keys
-from pegaflow.common.wire.digest import DIGEST_BYTES, DIGEST_MOD, entry_digest
-from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat, Delta, Sync, SyncChunk
+from pegaflow.common.wire.messages.catalogue import PENDING, SEALED, CatalogueBeat, Delta, Sync, SyncChunk
 
 CREDIT = 4
 CHUNK_S = 1.0
@@ -87,28 +86,33 @@ def entry_state(entry: int) -> int:
     return entry & 0xFF
 
 
-@dataclass(slots=True)
-class _Generation:
-    entries: dict[bytes, int] = field(default_factory=dict)
-    total: int = 0  # sum of digests, reduced only when it is compared
-    counts: list[int] = field(default_factory=lambda: [0] * 256)
+def pack_entries(rows: Delta | SyncChunk) -> dict[bytes, int]:
+    """Key → entry; of a key that stands there twice the last row counts."""
+    entries = [pack_entry(*row) for row in zip(rows.states, rows.levels, rows.sizes, strict=True)]
+    return dict(zip(rows.keys, entries, strict=True))
 
-    def put(self, key: bytes, entry: int) -> None:
-        old = self.entries.get(key)
-        if old is not None:
-            self.total -= entry_digest(key, old & 0xFF, old >> 8 & 0xFF, old >> 16)
-            self.counts[old & 0xFF] -= 1
-        if entry & 0xFF == GONE:
-            if old is not None:
-                del self.entries[key]
-            return
-        self.entries[key] = entry
-        self.total += entry_digest(key, entry & 0xFF, entry >> 8 & 0xFF, entry >> 16)
-        self.counts[entry & 0xFF] += 1
+
+class Generation(Protocol):
+    """One copy of the tier's catalogue, in whatever store: filled by `put`, seen by readers from `live` until `void`.
+
+    `counts`: keys by state. What a store does about a generation that is void, and when, is its own business.
+    """
+
+    counts: list[int]
+
+    def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
+        """From now on these keys have these entries (see `pack_entry`); GONE removes. A key stands in `keys` once."""
+
+    def live(self) -> None:
+        """Whole: readers see it from now on."""
+
+    def void(self) -> None:
+        """Nobody may see any of it from now on. Idempotent."""
 
     def agrees(self, beat: CatalogueBeat) -> bool:
-        digest = (self.total % DIGEST_MOD).to_bytes(DIGEST_BYTES, "little")
-        return beat.digest == digest and beat.pending == self.counts[PENDING] and beat.sealed == self.counts[SEALED]
+        """Whether digest and counts are the beat's."""
+
+    def validate(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -116,50 +120,54 @@ class _Attempt:
     """A snapshot on its way. `asked`: chunk → when; `chunks` 0: the first one has not come yet."""
 
     sync_id: int
+    generation: Generation
     asked: dict[int, float] = field(default_factory=dict)
     next_chunk: int = 0
     got: int = 0
     chunks: int = 0
     head: int = 0
-    generation: _Generation = field(default_factory=_Generation)
 
 
 class Clone:
     """One tier's catalogue. `left` are the epochs left behind; the caller may keep it longer than this object.
 
-    `sync_ids` must not repeat while answers may be on their way. Every method takes the time in seconds and, where a new snapshot
-    may become necessary, a `jitter` of 0 to JITTER_S seconds; it returns what follows, in order.
+    `sync_ids` must not repeat while answers may be on their way; `generations` makes an empty generation in the store. Every
+    method takes the time in seconds and, where a new snapshot may become necessary, a `jitter` of 0 to JITTER_S seconds; it
+    returns what follows, in order.
     """
 
-    def __init__(self, clone_epoch: int, sync_ids: Iterator[int], left: deque[int] | None = None) -> None:
+    def __init__(
+        self,
+        clone_epoch: int,
+        sync_ids: Iterator[int],
+        generations: Callable[[], Generation],
+        left: deque[int] | None = None,
+    ) -> None:
         self.clone_epoch = clone_epoch
         self.epoch = 0
         self.whole = False
         self.seen = 0
         self.left: deque[int] = deque(maxlen=REMEMBERED_EPOCHS) if left is None else left
         self._sync_ids = sync_ids
-        self._live = _Generation()
+        self._generations = generations
+        self._live: Generation | None = None
         self._buffer: dict[bytes, tuple[int, int]] = {}
         self._since = 0  # every delta above this was seen: a snapshot must begin here or later
         self._subscribed = False
         self._attempt: _Attempt | None = None
         self._start_at: float | None = None
         self._failures = 0
+        self._disagreed = 0  # digests in a row that did not fit
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     @property
-    def entries(self) -> Mapping[bytes, int]:
-        """Key → entry (see `pack_entry`) of the live generation. Do not change it; do not keep it over a swap."""
-        return self._live.entries
-
-    @property
     def sealed(self) -> int:
-        return self._live.counts[SEALED]
+        return self._live.counts[SEALED] if self._live is not None else 0
 
     @property
     def pending(self) -> int:
-        return self._live.counts[PENDING]
+        return self._live.counts[PENDING] if self._live is not None else 0
 
     @property
     def syncing(self) -> bool:
@@ -180,10 +188,10 @@ class Clone:
         self._enter(epoch, out)
         return out
 
-    def leave(self) -> list[Effect]:
-        """This epoch has ended for good; it is remembered like one that was replaced."""
+    def leave(self, *, for_good: bool) -> list[Effect]:
+        """The tier is gone. `for_good`: this epoch is remembered like one that was replaced."""
         out: list[Effect] = []
-        self._void(out)
+        self._void(out, for_good)
         return out
 
     def _enter(self, epoch: int, out: list[Effect]) -> bool:
@@ -193,18 +201,28 @@ class Clone:
             return False
         self._void(out)
         self.epoch = epoch
+        self._live = self._generations()
+        self._live.live()  # what the deltas say is a good hint before the first snapshot is in
         return True
 
-    def _void(self, out: list[Effect]) -> None:
+    def _void(self, out: list[Effect], for_good: bool = True) -> None:
         if self.epoch:
-            self.left.append(self.epoch)
+            if for_good:
+                self.left.append(self.epoch)
             out.append(Voided(self.epoch))
         self.epoch = self.seen = self._since = 0
         self.whole = self._subscribed = False
-        self._live = _Generation()
+        if self._live is not None:
+            self._live.void()
+        self._live = self._start_at = None
         self._buffer.clear()
-        self._attempt = self._start_at = None
-        self._failures = 0
+        self._abandon()
+        self._failures = self._disagreed = 0
+
+    def _abandon(self) -> None:
+        if self._attempt is not None:
+            self._attempt.generation.void()
+            self._attempt = None
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -221,12 +239,12 @@ class Clone:
             self._lost(seq - 1, now, jitter, out)
         self.seen = seq
         if delta is not None:
-            for key, state, level, size in zip(delta.keys, delta.states, delta.levels, delta.sizes, strict=True):
-                entry = pack_entry(state, level, size)
-                if self.syncing:
-                    self._buffer[key] = (seq, entry)
-                # Applied to the old generation as well: until the swap it is the best hint there is.
-                self._live.put(key, entry)
+            entries = pack_entries(delta)
+            if self.syncing:
+                self._buffer.update((key, (seq, entry)) for key, entry in entries.items())
+            # Applied to the old generation as well: until the swap it is the best hint there is.
+            if self._live is not None:
+                self._live.put(entries.keys(), entries.values())
             out.append(Applied(delta.keys, delta.states))
         return out
 
@@ -240,9 +258,15 @@ class Clone:
         elif head > self.seen:
             self._lost(head, now, jitter, out)
             self.seen = head
-        elif head == self.seen and beat is not None and self.whole and not self.syncing and not self._live.agrees(beat):
-            self._since = head
-            self._want(SyncReason.DIGEST, now, jitter, out)
+        elif head == self.seen and beat is not None and self._live is not None and self.whole and not self.syncing:
+            if self._live.agrees(beat):
+                self._disagreed = 0
+            else:
+                # What a new snapshot did not cure, the next one will hardly: a tier with a wrong digest is asked less and less.
+                pause = min(_RETRY_S * 2**self._disagreed, _RETRY_MAX_S) if self._disagreed else 0.0
+                self._disagreed = min(self._disagreed + 1, 8)
+                self._since = head
+                self._want(SyncReason.DIGEST, now, pause + jitter, out)
         return out
 
     def _subscribe(self, head: int, now: float, out: list[Effect]) -> None:
@@ -260,7 +284,7 @@ class Clone:
     # --- snapshot ----------------------------------------------------------------------------------------------------
 
     def _want(self, reason: SyncReason, now: float, pause: float, out: list[Effect]) -> None:
-        self._attempt = None
+        self._abandon()
         self._start_at = now + pause
         out.append(Wanted(reason))
         self._start_if_due(now, out)
@@ -268,7 +292,7 @@ class Clone:
     def _start_if_due(self, now: float, out: list[Effect]) -> None:
         if self._start_at is not None and now >= self._start_at:
             self._start_at = None
-            self._attempt = _Attempt(next(self._sync_ids))
+            self._attempt = _Attempt(next(self._sync_ids), self._generations())
             self._ask(self._attempt, now, out)
 
     def _ask(self, attempt: _Attempt, now: float, out: list[Effect]) -> None:
@@ -299,9 +323,8 @@ class Clone:
             return out
         del attempt.asked[chunk.chunk]
         attempt.got += 1
-        put = attempt.generation.put
-        for key, state, level, size in zip(chunk.keys, chunk.states, chunk.levels, chunk.sizes, strict=True):
-            put(key, pack_entry(state, level, size))
+        entries = pack_entries(chunk)
+        attempt.generation.put(entries.keys(), entries.values())
         if attempt.got == attempt.chunks:
             self._swap(attempt, out)
         else:
@@ -309,12 +332,13 @@ class Clone:
         return out
 
     def _swap(self, attempt: _Attempt, out: list[Effect]) -> None:
-        for key, (seq, entry) in self._buffer.items():
-            if seq > attempt.head:
-                attempt.generation.put(key, entry)
+        later = {key: entry for key, (seq, entry) in self._buffer.items() if seq > attempt.head}
+        attempt.generation.put(later.keys(), later.values())
         self._buffer.clear()
-        self._live = attempt.generation
-        self._attempt = None
+        attempt.generation.live()
+        if self._live is not None:
+            self._live.void()
+        self._live, self._attempt = attempt.generation, None
         self._failures = 0
         self.seen = max(self.seen, attempt.head)
         out.append(Swapped(not self.whole))
@@ -346,24 +370,19 @@ class Clone:
     def validate(self) -> None:
         assert self.epoch not in self.left, "an epoch left behind is live"
         assert len(self.left) <= REMEMBERED_EPOCHS
-        assert self.epoch or not (self.entries or self.whole or self.syncing or self._subscribed)
-        assert self._subscribed or not (self.whole or self.syncing or self.entries)
+        assert (self._live is not None) == bool(self.epoch)
+        assert self.epoch or not (self.whole or self.syncing or self._subscribed)
+        assert self._subscribed or not (self.whole or self.syncing or self.sealed or self.pending)
         assert not self._subscribed or self.whole or self.syncing, "nothing will ever make this clone whole"
         assert self._since <= self.seen
         assert self.syncing or not self._buffer
         assert all(seq <= self.seen for seq, _ in self._buffer.values())
-        generations = [self._live]
+        if self._live is not None:
+            self._live.validate()
         attempt = self._attempt
         if attempt is not None:
             assert self._start_at is None
             assert 1 <= len(attempt.asked) <= CREDIT
             assert attempt.got + len(attempt.asked) == attempt.next_chunk <= (attempt.chunks or 1)
             assert not attempt.chunks or attempt.head >= self._since
-            generations.append(attempt.generation)
-        for generation in generations:
-            assert generation.total == sum(
-                entry_digest(key, entry & 0xFF, entry >> 8 & 0xFF, entry >> 16) for key, entry in generation.entries.items()
-            )
-            states = Counter(entry_state(entry) for entry in generation.entries.values())
-            assert GONE not in states
-            assert all(states[state] == count for state, count in enumerate(generation.counts))
+            attempt.generation.validate()

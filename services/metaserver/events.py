@@ -39,4 +39,9 @@ class Tick:
     """Time has passed."""
 
 
-Event = Asked | Heard | ChunkAnswer | Tick
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Nothing else is urgent: one step of what can wait."""
+
+
+Event = Asked | Heard | ChunkAnswer | Tick | Work

@@ -1,21 +1,26 @@
-"""Locate, pure: who holds these keys? The catalogue is the clones side by side; there is no second index to keep in step.
+"""Locate, pure: from who holds which keys to the answer.
 
-PERF: a key costs one dictionary probe per node that holds any of the keys, and no object. 1,000 keys over a few nodes take some
-100 µs; an index over all nodes would make that independent of their number, but would have to be rebuilt at every swap.
+The keys of one question share few sets of holders, so each set is judged once and a key costs two look-ups. An answer ends with
+the first hole: a key among the full ones that nobody has or promises. What follows is of no use to somebody who loads a prefix.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+from pegaflow.common.bus.clone import entry_state
 from pegaflow.common.wire.columns import u64s
-from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Located
+from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Locate, Located
 from pegaflow.services.metaserver.nodes import Node, NodeState
 
-WIDTH = 2  # a second one for when the first does not deliver; `locate` fills two places
+WIDTH = 2  # a second one for when the first does not deliver
+_STAGE = 512  # keys looked up before the first hole is looked for; then 16 times as many
+
+Holders = Sequence[tuple[Node, int]]
+"""Who has the keys of a set, and as what: node and entry."""
 
 
 class Found(NamedTuple):
@@ -26,50 +31,81 @@ class Found(NamedTuple):
     pending: bool
 
 
-def locate(nodes: Iterable[Node], asker: str, keys: Sequence[bytes], turn: int, now: float) -> Found:
-    """Up to WIDTH owners per key on nodes other than `asker`.
+class Question:
+    """One locate while it is being looked up, stage by stage."""
 
-    Whoever holds most of the keys comes first, so that the asker needs few peers; suspects come last; among equals the order
-    turns with `turn`, so that readers spread.
-    """
-    columns: list[tuple[bool, int, Node, bytes]] = []
-    for node in _turned([node for node in nodes if node.name != asker], turn):
-        entries = node.clone.entries
-        if not entries or entries.keys().isdisjoint(keys):
-            continue
-        column = bytes([entry & 0xFF for entry in map(entries.get, keys, repeat(GONE))])
-        columns.append((node.state(now) is NodeState.SUSPECT, -column.count(SEALED), node, column))
-    columns.sort(key=lambda row: row[:2])
-    states = bytearray(len(keys))  # GONE
-    owners = array("I", [NO_OWNER]) * (WIDTH * len(keys))
-    listed: list[Node] = []
-    for _, sealed, node, column in columns:
-        if sealed:
-            index = len(listed)
-            for i, state in enumerate(column):
-                if state == SEALED:
-                    states[i] = SEALED
-                    place = WIDTH * i
-                    if owners[place] != NO_OWNER:
-                        place += 1
-                    if owners[place] == NO_OWNER:
-                        owners[place] = index
-            listed.append(node)
-        if PENDING in column:
-            for i, state in enumerate(column):
-                if state == PENDING and states[i] == GONE:
-                    states[i] = PENDING
-    located = Located(
-        bytes(states),
-        WIDTH,
-        owners,
-        [node.name for node in listed],
-        u64s(node.epoch for node in listed),
-        [node.requests for node in listed],
-    )
-    return Found(located, SEALED in states, PENDING in states)
+    def __init__(self, message: Locate, holders: Callable[[Hashable], Holders]) -> None:
+        self._message = message
+        self._holders = holders
+        self._numbers: list[Hashable] = []
+        self._held: dict[Hashable, Holders] = {}
+        self._states: dict[Hashable, int] = {}
+        self._column = b""
 
+    def stages(self) -> Iterator[Sequence[bytes]]:
+        """Keys to look up; each answer goes to `take` before the next stage is asked for."""
+        keys, at = self._message.keys, 0
+        while at < len(keys) and not (at and self._has_hole(at)):
+            step = _STAGE if not at else 16 * _STAGE
+            yield keys if not at and len(keys) <= 2 * _STAGE else keys[at : at + step]
+            at = len(self._numbers)
 
-def _turned(nodes: list[Node], turn: int) -> list[Node]:
-    by = turn % len(nodes) if nodes else 0
-    return nodes[by:] + nodes[:by]
+    def take(self, sets: Sequence[Hashable]) -> None:
+        """The set of holders of each key of the stage."""
+        for number in set(sets) - self._states.keys():
+            others = [held for held in self._holders(number) if held[0].name != self._message.asker]
+            self._held[number] = others
+            self._states[number] = max((state for _, entry in others if (state := entry_state(entry)) <= SEALED), default=GONE)
+        self._numbers += sets
+        self._column += bytes(map(self._states.__getitem__, sets))
+
+    def _has_hole(self, end: int) -> bool:
+        return not self._message.holes and self._column.find(GONE, 0, end) >= 0
+
+    def found(self, turn: int, now: float) -> Found:
+        """The answer, with up to WIDTH owners per key."""
+        column, numbers = self._column, self._numbers
+        if not self._message.holes:
+            hole = column.find(GONE, 0, max(0, len(self._message.keys) - self._message.tails))
+            if hole >= 0:
+                column, numbers = column[: hole + 1], numbers[: hole + 1]
+        if SEALED not in column:
+            owners = array("I", [NO_OWNER]) * (WIDTH * len(column))
+            return Found(Located(column, WIDTH, owners, [], u64s(), []), False, PENDING in column)
+        amounts = Counter(numbers)
+        nodes = self._order(amounts, turn, now)
+        ranks = {node: rank for rank, node in enumerate(nodes)}
+        owned: dict[Hashable, bytes] = {}
+        for number in amounts:
+            mine = sorted(ranks[node] for node, entry in self._held[number] if entry_state(entry) == SEALED)
+            owned[number] = array("I", [*mine, *[NO_OWNER] * WIDTH][:WIDTH]).tobytes()
+        if len(amounts) == 1:
+            owners = array("I", owned[numbers[0]]) * len(numbers)
+        else:
+            owners = array("I", b"".join(map(owned.__getitem__, numbers)))
+        located = Located(
+            column,
+            WIDTH,
+            owners,
+            [node.name for node in nodes],
+            u64s(node.epoch for node in nodes),
+            [node.requests for node in nodes],
+        )
+        return Found(located, True, PENDING in column)
+
+    def _order(self, amounts: Counter[Hashable], turn: int, now: float) -> list[Node]:
+        """Suspects and those that drain come last; then the less loaded first, in classes of twice the load, because a figure
+        half a second old says no more; then whoever holds most of the keys, so that few peers are needed; then in turns."""
+        held: Counter[Node] = Counter()
+        for number, amount in amounts.items():
+            for node, entry in self._held[number]:
+                if entry_state(entry) == SEALED:
+                    held[node] += amount
+        nodes = sorted(held, key=lambda node: node.number)
+        by = turn % len(nodes)
+
+        def rank(node: Node) -> tuple[bool, int, int]:
+            doubtful = node.draining or node.state(now) is NodeState.SUSPECT
+            return doubtful, node.load.bit_length(), -held[node]
+
+        return sorted(nodes[by:] + nodes[:by], key=rank)

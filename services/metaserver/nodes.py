@@ -7,11 +7,12 @@ once, because two processes cannot listen there. Lives left behind are remembere
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
-from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect
+from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect, Generation
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import Hello
 
@@ -20,6 +21,7 @@ SUSPECT_S = 1.25
 MAX_NODES = 1024
 MAX_NAMES = 4 * MAX_NODES
 MAX_NAME = 64
+LEASED_PER_READ = 100  # a tenth of a pool under leases counts like one more read
 
 
 class NodeState(StrEnum):
@@ -33,10 +35,10 @@ class NodeState(StrEnum):
 class Node:
     """One tier as its last hello described it. `shown`: the life that `NodeUp` was published for (0: none)."""
 
-    __slots__ = ("clone", "control", "draining", "events", "heard_at", "name", "package", "requests", "shown")
+    __slots__ = ("clone", "control", "draining", "events", "heard_at", "load", "name", "number", "package", "requests", "shown")
 
-    def __init__(self, hello: Hello, clone: Clone, now: float) -> None:
-        self.name = hello.node
+    def __init__(self, hello: Hello, number: int, clone: Clone, now: float) -> None:
+        self.name, self.number = hello.node, number
         self.clone = clone
         self.shown = 0
         self.refresh(hello, now)
@@ -44,6 +46,7 @@ class Node:
     def refresh(self, hello: Hello, now: float) -> None:
         self.requests, self.events, self.control = hello.requests, hello.events, hello.control
         self.package, self.draining = hello.package, hello.draining
+        self.load = hello.reads + hello.leased // LEASED_PER_READ
         self.heard_at = now
 
     @property
@@ -57,10 +60,11 @@ class Node:
 
 
 class Nodes:
-    """Nodes by name."""
+    """Nodes by name. `generations`: makes the store for a copy of this node's catalogue."""
 
-    def __init__(self, epoch: int, sync_ids: Iterator[int]) -> None:
-        self._epoch, self._sync_ids = epoch, sync_ids
+    def __init__(self, epoch: int, sync_ids: Iterator[int], generations: Callable[[str], Generation]) -> None:
+        self._epoch, self._sync_ids, self._generations = epoch, sync_ids, generations
+        self._numbers = itertools.count(1)
         self.by_name: dict[str, Node] = {}
         self._left: dict[str, deque[int]] = {}
         self._silenced: dict[str, int] = {}  # lives that ended in silence and may come back
@@ -88,7 +92,8 @@ class Nodes:
             silenced = self._silenced.pop(name, 0)
             if silenced not in (0, hello.epoch):
                 left.append(silenced)
-            node = self.by_name[name] = Node(hello, Clone(self._epoch, self._sync_ids, left), now)
+            clone = Clone(self._epoch, self._sync_ids, lambda: self._generations(name), left)
+            node = self.by_name[name] = Node(hello, next(self._numbers), clone, now)
             return node, True, node.clone.meet(hello.epoch)
         moved = (node.requests, node.events) != (hello.requests, hello.events)
         reconnect = moved or node.epoch != hello.epoch
@@ -110,10 +115,9 @@ class Nodes:
     def part(self, node: Node, *, for_good: bool) -> None:
         """The node is out. Not `for_good`: the same life may come back (its machine was cut off, its process stopped)."""
         del self.by_name[node.name]
-        if for_good:
-            node.clone.leave()
-        else:
+        if not for_good:
             self._silenced[node.name] = node.epoch
+        node.clone.leave(for_good=for_good)
 
     def silent(self, now: float) -> list[Node]:
         """Nodes without a sign of life for DEAD_S."""

@@ -34,6 +34,7 @@ from pegaflow.services.metaserver.links import Links
 from pegaflow.services.metaserver.state import MetaserverState
 
 TICK_S = 0.1
+WORK_PAUSE_S = 0.005  # between two steps of about a millisecond
 
 log = logs.get(__name__)
 
@@ -57,6 +58,7 @@ class MetaserverService:
         self._do = faults.around(self._carry_out, fault_sites.of_command)
         self._ticker: asyncio.TimerHandle | None = None
         self._wake: asyncio.TimerHandle | None = None
+        self._worker: asyncio.TimerHandle | None = None
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ class MetaserverService:
     def close(self) -> None:
         """Idempotent, and safe after a failed start. Locates that wait get no answer; their askers' deadlines speak for them."""
         self._closed = True
-        for timer in (self._ticker, self._wake):
+        for timer in (self._ticker, self._wake, self._worker):
             if timer is not None:
                 timer.cancel()
         self._links.close()
@@ -104,6 +106,12 @@ class MetaserverService:
         finally:
             self._handling = False
         self._set_wake()
+        if self._worker is None and self.state.busy and not self._closed:
+            self._worker = self._loop.call_later(WORK_PAUSE_S, self._work)
+
+    def _work(self) -> None:
+        self._worker = None
+        self.handle(events.Work())
 
     def _take(self, event: events.Event) -> None:
         for command in self.state.handle(event, clock.now()):

@@ -1,7 +1,7 @@
 """The metaserver, pure: `handle(event, now) -> list[command]`.
 
     nodes    who lives where           clones   each tier's catalogue (common/bus/clone.py)
-    locate   who holds these keys      waiters  locates that wait for a key to be sealed
+    index    who holds which key       locate   the answer to a question      waiters  locates that wait for a key
 
     hello ─▶ Connect ─▶ first event ─▶ AskChunk … ─▶ whole ─▶ NodeUp ─▶ silence, bye, new life ─▶ NodeDown
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, assert_never
 
 from pegaflow.common.bus.clone import Applied, Ask, Effect, Swapped, Voided, Wanted
@@ -21,8 +21,6 @@ from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome
 from pegaflow.common.wire.messages.catalogue import (
-    GONE,
-    SEALED,
     Beat,
     Bye,
     CatalogueBeat,
@@ -39,7 +37,8 @@ from pegaflow.common.wire.messages.catalogue import (
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.metaserver import events
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
-from pegaflow.services.metaserver.locate import locate
+from pegaflow.services.metaserver.index import Index
+from pegaflow.services.metaserver.locate import Found, Holders, Question
 from pegaflow.services.metaserver.nodes import Node
 from pegaflow.services.metaserver.nodes import Nodes as KnownNodes
 from pegaflow.services.metaserver.waiters import Waiter, Waiters
@@ -55,7 +54,8 @@ class MetaserverState:
 
     def __init__(self, epoch: int, jitter: Callable[[], float]) -> None:
         self.counts: Counter[str] = Counter()
-        self.nodes = KnownNodes(epoch, itertools.count(1))
+        self.index = Index()
+        self.nodes = KnownNodes(epoch, itertools.count(1), self.index.generation)
         self.waiters = Waiters()
         self._jitter = jitter
         self._turn = 0
@@ -78,6 +78,8 @@ class MetaserverState:
                 self._chunk(event, now)
             case events.Tick():
                 self._tick(now)
+            case events.Work():
+                self.index.work()
             case _:
                 assert_never(event)
         out, self._out = self._out, []
@@ -95,6 +97,11 @@ class MetaserverState:
     def next_due(self) -> float | None:
         """When a waiter's wait ends: the one thing for which the tick is too coarse."""
         return self.waiters.next_deadline()
+
+    @property
+    def busy(self) -> bool:
+        """There is work that can wait: give it `Work` again and again, with pauses for others between."""
+        return self.index.busy
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -145,25 +152,43 @@ class MetaserverState:
         if len(message.keys) > MAX_KEYS:
             raise RemoteError(ErrorCode.TOO_LARGE, f"{len(message.keys)} keys, at most {MAX_KEYS}")
         self._turn += 1
-        found = locate(self.nodes.by_name.values(), message.asker, message.keys, self._turn, now)
-        self.counts["located_keys"] += len(message.keys)
-        worth = found.pending or (message.expected and len(message.keys) > 0)
-        if found.sealed or not worth or not message.wait_ms:
+        found = self._find(message, now)
+        self.counts["located_keys"] += len(found.located.states)
+        if not message.wait_ms or not self._worth_waiting(message, found):
             self.counts["locates_found" if found.sealed else "locates_unknown"] += 1
             self._out.append(Reply(asker, found.located))
             return
         if self.waiters.full:
             raise RemoteError(ErrorCode.BUSY, f"{len(self.waiters)} locates are waiting already")
-        self.waiters.add(asker, message.asker, message.keys, now + min(message.wait_ms / 1e3, MAX_WAIT_S), message.expected)
+        wanted = message.keys[: len(found.located.states)]
+        self.waiters.add(asker, message, wanted, now + min(message.wait_ms / 1e3, MAX_WAIT_S))
+
+    def _find(self, message: Locate, now: float) -> Found:
+        question = Question(message, self._holders)
+        for keys in question.stages():
+            question.take(self.index.sets_of(keys))
+        return question.found(self._turn, now)
+
+    def _holders(self, number: Hashable) -> Holders:
+        assert isinstance(number, int)
+        generations, nodes = self.index.generations, self.nodes.by_name
+        rows = [(generations.get(generation), entry) for generation, entry in self.index.rows(number)]
+        return [(nodes[made.node], entry) for made, entry in rows if made is not None and made.is_live]
+
+    @staticmethod
+    def _worth_waiting(message: Locate, found: Found) -> bool:
+        return not found.sealed and len(message.keys) > 0 and (found.pending or message.expected)
 
     def _settle(self, waiters: list[Waiter], now: float, *, over: bool = False) -> None:
         """Answers those for whom the wait has paid or nothing is left to wait for; `over`: all of them."""
         for waiter in waiters:
-            found = locate(self.nodes.by_name.values(), waiter.asker, waiter.keys, self._turn, now)
-            if found.sealed or over or not (found.pending or waiter.expected):
-                self.waiters.remove(waiter)
-                self.counts["locates_awaited" if found.sealed else "locates_timeout" if over else "locates_unknown"] += 1
-                self._out.append(Reply(waiter.request, found.located))
+            found = self._find(waiter.message, now)
+            if not over and self._worth_waiting(waiter.message, found):
+                self.waiters.want(waiter, waiter.message.keys[: len(found.located.states)])
+                continue
+            self.waiters.remove(waiter)
+            self.counts["locates_awaited" if found.sealed else "locates_timeout" if over else "locates_unknown"] += 1
+            self._out.append(Reply(waiter.request, found.located))
 
     # --- catalogues --------------------------------------------------------------------------------------------------
 
@@ -200,13 +225,9 @@ class MetaserverState:
             match effect:
                 case Ask(epoch, sync):
                     self._out.append(AskChunk(node.name, epoch, sync))
-                case Applied(keys, states):
-                    if SEALED in states:
-                        sealed = [key for key, state in zip(keys, states, strict=True) if state == SEALED]
-                        self._settle(self.waiters.sealed(node.name, sealed), now)
-                    if GONE in states:
-                        gone = [key for key, state in zip(keys, states, strict=True) if state == GONE]
-                        self._settle(self.waiters.gone(gone), now)
+                case Applied(keys, _):
+                    if len(self.waiters):
+                        self._settle(self.waiters.concerned(keys), now)
                 case Wanted(reason):
                     self.counts[f"sync_{reason}"] += 1
                     self._out.append(Log("sync_wanted", {"peer": node.name, "reason": str(reason)}))
@@ -274,6 +295,7 @@ class MetaserverState:
                 }
                 for node in nodes
             ],
+            "index": len(self.index),
             "keys": {"sealed": sum(node.clone.sealed for node in nodes), "pending": sum(node.clone.pending for node in nodes)},
             "waiters": len(self.waiters),
             "counts": dict(self.counts),
@@ -283,7 +305,10 @@ class MetaserverState:
         self.nodes.validate()
         self.waiters.validate()
         assert not self._out
+        self.index.validate()
+        for generation in self.index.generations.values():
+            assert generation.node in self.nodes.by_name, "a copy of a node that is gone"
         for waiter in self.waiters.all():
-            found = locate(self.nodes.by_name.values(), waiter.asker, waiter.keys, 0, waiter.deadline)
-            assert not found.sealed, "a waiter that could be answered"
-            assert found.pending or waiter.expected, "a waiter with nothing to wait for"
+            found = self._find(waiter.message, waiter.deadline)
+            assert self._worth_waiting(waiter.message, found), "a waiter that could be answered, or has nothing to wait for"
+            assert waiter.wanted == frozenset(waiter.message.keys[: len(found.located.states)]), "it waits for other keys"

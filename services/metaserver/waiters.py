@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from pegaflow.common.wire.messages.catalogue import Locate
 
 MAX_WAITERS = 4096
 
 
 class Waiter:
-    """One locate without an answer. `asker` is the node that asks, `request` what the shell answers."""
+    """One locate without an answer. `request` is what the shell answers, `wanted` the keys that can change the answer."""
 
-    __slots__ = ("asker", "deadline", "expected", "keys", "number", "request", "wanted")
+    __slots__ = ("deadline", "message", "number", "request", "wanted")
 
-    def __init__(self, number: int, request: Any, asker: str, keys: Sequence[bytes], deadline: float, expected: bool) -> None:
-        self.number, self.request, self.asker, self.keys = number, request, asker, keys
-        self.deadline, self.expected = deadline, expected
-        self.wanted = frozenset(keys)
+    def __init__(self, number: int, request: Any, message: Locate, deadline: float) -> None:
+        self.number, self.request, self.message, self.deadline = number, request, message, deadline
+        self.wanted: frozenset[bytes] = frozenset()
 
 
 class Waiters:
-    """PERF: found by intersecting their key sets with what changed. That costs a probe per changed key and waiter, and nothing
-    per key when a locate begins to wait, which they do far more often than they wait for long."""
+    """Found by the keys they want: those up to the first hole, all of them pending."""
 
     def __init__(self) -> None:
         self._open: dict[int, Waiter] = {}
+        self._by_key: dict[bytes, dict[int, Waiter]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._numbers = itertools.count(1)
 
@@ -37,13 +38,32 @@ class Waiters:
     def full(self) -> bool:
         return len(self._open) >= MAX_WAITERS
 
-    def add(self, request: Any, asker: str, keys: Sequence[bytes], deadline: float, expected: bool) -> None:
-        waiter = Waiter(next(self._numbers), request, asker, keys, deadline, expected)
+    def add(self, request: Any, message: Locate, wanted: Sequence[bytes], deadline: float) -> None:
+        waiter = Waiter(next(self._numbers), request, message, deadline)
         self._open[waiter.number] = waiter
+        self.want(waiter, wanted)
         heapq.heappush(self._deadlines, (deadline, waiter.number))
+
+    def want(self, waiter: Waiter, wanted: Iterable[bytes]) -> None:
+        """From now on these keys concern it, and no others."""
+        new = frozenset(wanted)
+        if new == waiter.wanted:
+            return
+        self._drop_keys(waiter, waiter.wanted - new)
+        for key in new - waiter.wanted:
+            self._by_key.setdefault(key, {})[waiter.number] = waiter
+        waiter.wanted = new
+
+    def _drop_keys(self, waiter: Waiter, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            mine = self._by_key[key]
+            del mine[waiter.number]
+            if not mine:
+                del self._by_key[key]
 
     def remove(self, waiter: Waiter) -> None:
         del self._open[waiter.number]
+        self._drop_keys(waiter, waiter.wanted)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._open):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._open]
             heapq.heapify(self._deadlines)
@@ -51,13 +71,12 @@ class Waiters:
     def all(self) -> list[Waiter]:
         return list(self._open.values())
 
-    def sealed(self, node: str, keys: Sequence[bytes]) -> list[Waiter]:
-        """Who can be answered because these keys were sealed on `node`."""
-        return [w for w in self._open.values() if w.asker != node and not w.wanted.isdisjoint(keys)]
-
-    def gone(self, keys: Sequence[bytes]) -> list[Waiter]:
-        """Who may have nothing left to wait for because these keys are gone; an expected key is worth waiting for anyway."""
-        return [w for w in self._open.values() if not w.expected and not w.wanted.isdisjoint(keys)]
+    def concerned(self, keys: Iterable[bytes]) -> list[Waiter]:
+        """Whose answer may have changed with these keys, each once, in the order in which they came."""
+        found: dict[int, Waiter] = {}
+        for key in keys:
+            found.update(self._by_key.get(key, {}))
+        return [found[number] for number in sorted(found)]
 
     def due(self, now: float) -> Iterator[Waiter]:
         """Those whose wait is over. The caller removes each before it takes the next."""
@@ -75,3 +94,5 @@ class Waiters:
         listed = {number for _, number in self._deadlines}
         assert listed >= self._open.keys(), "a waiter without a deadline"
         assert len(self._deadlines) <= max(64, 4 * len(self._open) + 1)
+        pairs = {(key, number) for key, mine in self._by_key.items() for number in mine}
+        assert pairs == {(key, waiter.number) for waiter in self._open.values() for key in waiter.wanted}

@@ -112,9 +112,9 @@ def test_a_locate_waits_until_a_delta_answers_it() -> None:
         waiting = loop.create_task(world.locate(K[0], K[1]))
         await world.client.request(Ping(), 20.0)
         assert len(world.service.state.waiters) == 1
-        tier.change({K[1]: PENDING})
-        tier.change({K[1]: SEALED})
-        assert await waiting == [GONE, SEALED]
+        tier.change({K[0]: PENDING})
+        tier.change({K[0]: SEALED})
+        assert await waiting == [SEALED, GONE]
         tier.close()
         world.close()
 
@@ -160,7 +160,7 @@ def test_a_tier_that_restarts_is_cloned_anew(tmp_path: Path) -> None:
         new.change({K[1]: SEALED})
         await world.nodes.take(lambda message: message == NodeDown("a", 1, "replaced"))
         await world.up("a", 2)
-        assert await world.locate(K[0], K[1], wait_ms=0) == [GONE, SEALED]
+        assert await world.locate(K[1], K[0], wait_ms=0) == [SEALED, GONE]
         new.close()
         world.close()
 

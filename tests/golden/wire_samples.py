@@ -31,10 +31,10 @@ MESSAGES: tuple[Any, ...] = (
     catalogue.CatalogueBeat(T, 1, 2),
     catalogue.Sync(11, 12, 3),
     catalogue.SyncChunk(11, 12, 3, 4, 99, K[:2], bytes([1, 2]), bytes([0, 0]), u32s([4096, 8192])),
-    catalogue.Hello("node-a", 13, "tcp://h:1", "tcp://h:2", "tcp://h:3", "0.1.0", True),
+    catalogue.Hello("node-a", 13, "tcp://h:1", "tcp://h:2", "tcp://h:3", "0.1.0", True, 3, 250),
     catalogue.HelloAck(True),
     catalogue.Bye("node-a", 13),
-    catalogue.Locate("node-b", K, 1500, True),
+    catalogue.Locate("node-b", K, 1500, True, 1, True),
     catalogue.Located(
         bytes([2, 1]), 2, u32s([0, 1, catalogue.NO_OWNER, catalogue.NO_OWNER]), ["a", "b"], u64s([1, 2]), ["r", "s"]
     ),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mapped_generation import MappedGeneration, live_entries
 from pegaflow.common.bus.clone import Ask, Clone, Effect, entry_state
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s
@@ -86,7 +87,7 @@ class CloneAgainstTier(RuleBasedStateMachine):
         self.start_clone()
 
     def start_clone(self) -> None:
-        self.clone = Clone(next(self.epochs), self.sync_ids)
+        self.clone = Clone(next(self.epochs), self.sync_ids, MappedGeneration)
         self.events: deque[tuple[int, int, Any]] = deque([(self.tier.epoch, self.tier.seq, None)])  # the welcome
         self.asks: deque[Ask] = deque()
         self.answers: deque[tuple[int, SyncChunk | None]] = deque()
@@ -181,7 +182,7 @@ class CloneAgainstTier(RuleBasedStateMachine):
     def what_it_knows_was_true_at_its_seq(self) -> None:
         self.clone.validate()
         if self.clone.whole and not self.clone.syncing:
-            entries = {key: entry_state(entry) for key, entry in self.clone.entries.items()}
+            entries = {key: entry_state(entry) for key, entry in live_entries(self.clone).items()}
             assert entries == self.histories[self.clone.epoch][self.clone.seen]
 
     def teardown(self) -> None:
@@ -191,7 +192,7 @@ class CloneAgainstTier(RuleBasedStateMachine):
             self.everything_arrives(["events", "asks", "answers"], [])
             self.time_passes(0.5, 0.1)
         assert self.clone.epoch == self.tier.epoch and self.clone.whole and not self.clone.syncing
-        assert {key: entry_state(entry) for key, entry in self.clone.entries.items()} == self.tier.entries
+        assert {key: entry_state(entry) for key, entry in live_entries(self.clone).items()} == self.tier.entries
 
 
 CloneAgainstTier.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
@@ -208,7 +209,7 @@ def test_a_clone_follows_the_real_tier(monkeypatch: pytest.MonkeyPatch, steps: l
     monkeypatch.setattr(walk, "SYNC_KEYS", 2)
     place = Place("a", 5, "", 64 * GRANULE, "", "", "", "")
     tier = TierState(place, lambda count: bytes(count), lambda session: b"s.%d" % session)
-    clone = Clone(9, itertools.count(1))
+    clone = Clone(9, itertools.count(1), MappedGeneration)
     now, head = 0.0, 0
     stream: deque[tuple[int, Any]] = deque([(0, None)])
     asked: deque[Ask] = deque()
@@ -280,6 +281,6 @@ def test_a_clone_follows_the_real_tier(monkeypatch: pytest.MonkeyPatch, steps: l
                 answer()
     assert clone.whole and not clone.syncing
     states = {PageState.PENDING: PENDING, PageState.SEALED: SEALED}
-    assert {key: entry_state(entry) for key, entry in clone.entries.items()} == {
+    assert {key: entry_state(entry) for key, entry in live_entries(clone).items()} == {
         key: states[page.state] for key, page in tier.pages.index.items()
     }

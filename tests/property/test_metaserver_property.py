@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from mapped_generation import MappedGeneration, live_entries
 from pegaflow.common.bus.clone import entry_state
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
@@ -17,6 +19,7 @@ from pegaflow.common.wire.messages.catalogue import (
     PENDING,
     SEALED,
     Bye,
+    CatalogueBeat,
     Delta,
     Hello,
     Locate,
@@ -24,11 +27,13 @@ from pegaflow.common.wire.messages.catalogue import (
     SyncChunk,
 )
 from pegaflow.services.metaserver.commands import AskChunk, Connect, Disconnect, Reply
-from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Event, Heard, Tick
+from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Event, Heard, Tick, Work
+from pegaflow.services.metaserver.index import Index, IndexGeneration
 from pegaflow.services.metaserver.state import MetaserverState
 
 NODES = st.sampled_from(["a", "b", "c"])
 KEYS = [b"%d" % n for n in range(5)]
+RARELY = st.sampled_from([False, False, False, True])
 CHANGES = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([GONE, PENDING, SEALED, SEALED]), min_size=1, max_size=3)
 
 
@@ -38,12 +43,44 @@ class Tier:
         self.entries: dict[bytes, int] = {}
 
 
+class Mirrored(MappedGeneration):
+    """Writes to the index, and to a dictionary that says what the index must show."""
+
+    def __init__(self, real: IndexGeneration) -> None:
+        super().__init__()
+        self.real = real
+
+    def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
+        super().put(keys, entries)
+        self.real.put(keys, entries)
+
+    def live(self) -> None:
+        super().live()
+        self.real.live()
+
+    def void(self) -> None:
+        super().void()
+        self.real.void()
+
+    def agrees(self, beat: CatalogueBeat) -> bool:
+        assert self.real.agrees(beat) == super().agrees(beat)
+        return self.real.agrees(beat)
+
+    def validate(self) -> None:
+        super().validate()
+        assert self.real.counts == self.counts
+        for key in KEYS:
+            assert self.real.get(key) == self.entries.get(key, 0)
+
+
 class Cluster(RuleBasedStateMachine):
     """Three tiers whose events may be lost, and askers that wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.state = MetaserverState(1, lambda: 0.1)
+        self.state.index = Index(1, 4)  # so small that it grows and that a sweep takes many steps
+        self.state.nodes._generations = self.mirrored
         self.now = 0.0
         self.tiers = {name: Tier(10 + i) for i, name in enumerate("abc")}
         self.lives = 20
@@ -51,6 +88,9 @@ class Cluster(RuleBasedStateMachine):
         self.asks: list[AskChunk] = []
         self.open: dict[int, tuple[Locate, float]] = {}
         self.locates = 0
+
+    def mirrored(self, node: str) -> Mirrored:
+        return Mirrored(self.state.index.generation(node))
 
     def feed(self, event: Event) -> None:
         for command in self.state.handle(event, self.now):
@@ -68,15 +108,18 @@ class Cluster(RuleBasedStateMachine):
 
     def answered(self, number: int, answer: Located) -> None:
         asked, deadline = self.open.pop(number)  # KeyError: answered twice
-        assert answer.check() is None and len(answer.states) == len(asked.keys)
+        assert answer.check() is None and len(answer.states) <= len(asked.keys)
+        full = len(asked.keys) if asked.holes else max(0, len(asked.keys) - asked.tails)
+        hole = answer.states.find(GONE, 0, full)
+        assert len(answer.states) == (hole + 1 if hole >= 0 and not asked.holes else len(asked.keys))
         assert asked.asker not in answer.nodes
-        for i, key in enumerate(asked.keys):
+        for i, key in enumerate(asked.keys[: len(answer.states)]):
             mine = [answer.nodes[o] for o in answer.owners[i * answer.width : (i + 1) * answer.width] if o != NO_OWNER]
             assert len(set(mine)) == len(mine)
             held = {
-                name: entry_state(node.clone.entries[key])
+                name: entry_state(entries[key])
                 for name, node in self.state.nodes.by_name.items()
-                if key in node.clone.entries and name != asked.asker
+                if key in (entries := live_entries(node.clone)) and name != asked.asker
             }
             sealed = [name for name, state in held.items() if state == SEALED]
             assert set(mine) <= set(sealed) and len(mine) == min(2, len(sealed))
@@ -101,7 +144,7 @@ class Cluster(RuleBasedStateMachine):
         if noticed and name in self.connected:
             self.feed(Heard(name, self.lives, 0, Welcome()))
 
-    @rule(name=NODES, changes=CHANGES, lost=st.sampled_from([False, False, False, True]))
+    @rule(name=NODES, changes=CHANGES, lost=RARELY)
     def change(self, name: str, changes: dict[bytes, int], lost: bool) -> None:
         tier = self.tiers[name]
         tier.entries |= changes
@@ -131,15 +174,22 @@ class Cluster(RuleBasedStateMachine):
         late = [number for number, (_, deadline) in self.open.items() if deadline <= self.now]
         assert not late, "a wait that did not end"
 
+    @rule()
+    def work(self) -> None:
+        if self.state.busy:
+            self.feed(Work())
+
     @rule(
         asker=st.sampled_from(["a", "b", "z"]),
         keys=st.lists(st.sampled_from(KEYS), max_size=4),
         wait_ms=st.sampled_from([0, 200, 5000]),
         expected=st.booleans(),
+        tails=st.integers(0, 2),
+        holes=RARELY,
     )
-    def locate(self, asker: str, keys: list[bytes], wait_ms: int, expected: bool) -> None:
+    def locate(self, asker: str, keys: list[bytes], wait_ms: int, expected: bool, tails: int, holes: bool) -> None:
         self.locates += 1
-        message = Locate(asker, keys, wait_ms, expected)
+        message = Locate(asker, keys, wait_ms, expected, tails, holes)
         self.open[self.locates] = (message, self.now + wait_ms / 1e3)
         self.feed(Asked(self.locates, message))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from mapped_generation import MappedGeneration, live_entries
 from pegaflow.common.bus.clone import (
     CHUNK_S,
     CREDIT,
@@ -53,7 +54,7 @@ def beat(*rows: tuple[int, int]) -> CatalogueBeat:
 
 def known(clone: Clone) -> dict[int, int]:
     clone.validate()
-    return {int(name[1:]): entry_state(entry) for name, entry in clone.entries.items()}
+    return {int(name[1:]): entry_state(entry) for name, entry in live_entries(clone).items()}
 
 
 def asks(effects: Sequence[Effect]) -> list[Ask]:
@@ -61,7 +62,7 @@ def asks(effects: Sequence[Effect]) -> list[Ask]:
 
 
 def new_clone() -> Clone:
-    return Clone(ME, itertools.count(1))
+    return Clone(ME, itertools.count(1), MappedGeneration)
 
 
 def whole_clone(*rows: tuple[int, int], head: int = 10, epoch: int = E1) -> Clone:
@@ -272,6 +273,29 @@ def test_an_unknown_kind_counts_as_seen() -> None:
 
 def test_leaving_remembers_the_epoch() -> None:
     clone = whole_clone((1, SEALED))
-    assert clone.leave() == [Voided(E1)]
+    assert clone.leave(for_good=True) == [Voided(E1)]
     assert clone.meet(E1) == [] and clone.epoch == 0
-    assert clone.leave() == []
+    assert clone.leave(for_good=True) == []
+
+
+def test_a_silent_life_is_not_remembered_as_left() -> None:
+    clone = whole_clone((1, SEALED))
+    assert clone.leave(for_good=False) == [Voided(E1)]
+    clone.meet(E1)
+    assert clone.epoch == E1 and known(clone) == {}
+
+
+def test_a_digest_that_no_snapshot_cures_is_asked_about_less_and_less() -> None:
+    clone = whole_clone((1, SEALED))
+    now, pauses = 0.0, []
+    for _ in range(7):
+        effects = clone.shows(E1, 10, beat((2, SEALED)), now, 0.0)
+        begun = now
+        while not (asked := asks(effects)):
+            now += 0.05
+            effects = clone.tick(now, 0.0)
+        pauses.append(now - begun)
+        clone.chunk(chunk(asked[0], 1, 10, (1, SEALED)), now, 0.0)
+    assert pauses[0] == 0.0 and pauses == sorted(pauses) and 1.9 < pauses[-1] < 2.1
+    clone.shows(E1, 10, beat((1, SEALED)), now, 0.0)
+    assert asks(clone.shows(E1, 10, beat((2, SEALED)), now, 0.0)), "an agreement in between counts from the start"

@@ -30,7 +30,7 @@ from pegaflow.common.wire.messages.catalogue import (
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Drain
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Publish, Reply
-from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Event, Heard, Tick
+from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Event, Heard, Tick, Work
 from pegaflow.services.metaserver.state import MetaserverState
 from pegaflow.services.metaserver.waiters import MAX_WAITERS
 
@@ -52,9 +52,19 @@ class Script:
         self.state.validate()
         return out
 
-    def hello(self, node: str, epoch: int, endpoint: str = "", after: float = 0.0) -> list[Command]:
+    def hello(
+        self,
+        node: str,
+        epoch: int,
+        endpoint: str = "",
+        after: float = 0.0,
+        *,
+        draining: bool = False,
+        reads: int = 0,
+        leased: int = 0,
+    ) -> list[Command]:
         at = endpoint or f"tcp://{node}:1"
-        return self.feed(Asked("h", Hello(node, epoch, at, at + "1", at + "2", "1.0")), after)
+        return self.feed(Asked("h", Hello(node, epoch, at, at + "1", at + "2", "1.0", draining, reads, leased)), after)
 
     def up(self, node: str, epoch: int, held: dict[bytes, int] | None = None) -> list[Command]:
         """Hello, welcome and a snapshot of one chunk."""
@@ -72,8 +82,17 @@ class Script:
         delta = Delta(keys, bytes(changes.values()), bytes(len(keys)), u32s([64] * len(keys)))
         return self.feed(Heard(node, epoch, self.seqs[epoch], delta))
 
-    def locate(self, keys: Sequence[bytes], *, wait_ms: int = 1000, expected: bool = False, asker: str = "me") -> list[Command]:
-        return self.feed(Asked("l", Locate(asker, keys, wait_ms, expected)))
+    def locate(
+        self,
+        keys: Sequence[bytes],
+        *,
+        wait_ms: int = 1000,
+        expected: bool = False,
+        asker: str = "me",
+        tails: int = 0,
+        holes: bool = False,
+    ) -> list[Command]:
+        return self.feed(Asked("l", Locate(asker, keys, wait_ms, expected, tails, holes)))
 
 
 def located(out: list[Command]) -> Located:
@@ -153,8 +172,91 @@ def test_a_suspect_owner_comes_last() -> None:
 def test_unknown_and_not_expected_is_answered_at_once() -> None:
     script = Script()
     script.up("a", A1)
-    assert list(located(script.locate(K[:2])).states) == [GONE, GONE]
+    assert list(located(script.locate(K[:2])).states) == [GONE], "what follows the hole is of no use"
     assert not len(script.state.waiters)
+
+
+def test_an_answer_ends_with_the_first_hole() -> None:
+    script = Script()
+    script.up("a", A1, {K[0]: SEALED, K[1]: PENDING, K[3]: SEALED})
+    assert list(located(script.locate(K[:4])).states) == [SEALED, PENDING, GONE]
+    assert list(located(script.locate(K[:4], holes=True)).states) == [SEALED, PENDING, GONE, SEALED]
+    assert list(located(script.locate(K[2:4])).states) == [GONE], "no prefix at all"
+
+
+def test_tails_are_alternatives_and_make_no_hole() -> None:
+    script = Script()
+    script.up("a", A1, {K[0]: SEALED, K[3]: SEALED})
+    assert list(located(script.locate([K[0], K[2], K[3]], tails=2)).states) == [SEALED, GONE, SEALED]
+    assert owners(script.locate([K[2], K[3]], tails=2)) == [[], ["a"]]
+    assert owners(script.locate([K[2], K[3]], tails=9)) == [[], ["a"]], "more than there are"
+
+
+def test_a_hole_far_down_ends_the_look_up() -> None:
+    script = Script()
+    keys = [b"%06d" % n for n in range(10_000)]
+    script.up("a", A1, dict.fromkeys(keys[:3000] + keys[3001:], SEALED))
+    answer = located(script.locate(keys))
+    assert answer.states == bytes([SEALED]) * 3000 + bytes([GONE])
+    assert list(answer.owners[-2:]) == [NO_OWNER, NO_OWNER] and list(answer.owners[:2]) == [0, NO_OWNER]
+    whole = located(script.locate(keys, holes=True))
+    assert whole.states == bytes([SEALED]) * 3000 + bytes([GONE]) + bytes([SEALED]) * 6999
+
+
+def test_a_seal_behind_the_hole_does_not_end_an_expected_wait() -> None:
+    script = Script()
+    script.up("a", A1)
+    assert script.locate(K[:3], expected=True) == []
+    assert script.delta("a", A1, k2=SEALED) == []
+    assert list(located(script.delta("a", A1, k0=SEALED)).states) == [SEALED, GONE]
+
+
+def test_the_wait_moves_on_with_the_prefix() -> None:
+    """What was a hole is promised now; the key behind it, which was of no interest, can end the wait."""
+    script = Script()
+    script.up("a", A1)
+    assert script.locate(K[:2], expected=True) == []
+    assert script.delta("a", A1, k0=PENDING) == []
+    assert list(located(script.delta("a", A1, k1=SEALED)).states) == [PENDING, SEALED]
+
+
+def test_the_less_loaded_owner_comes_first() -> None:
+    script = Script()
+    script.up("a", A1, {K[0]: SEALED, K[1]: SEALED})
+    script.up("b", B1, {K[0]: SEALED})
+    script.hello("a", A1, reads=9)
+    assert owners(script.locate(K[:2])) == [["b", "a"], ["a"]], "though it holds less"
+    script.hello("b", B1, reads=8, leased=100)
+    assert owners(script.locate(K[:2])) == [["a", "b"], ["a"]], "9 and 8 + 1 are one class"
+    script.hello("a", A1, reads=0, leased=900)
+    script.hello("b", B1, reads=0, leased=100)
+    assert owners(script.locate(K[:2])) == [["b", "a"], ["a"]]
+
+
+def test_an_owner_that_drains_comes_last() -> None:
+    script = Script()
+    script.up("a", A1, {K[0]: SEALED})
+    script.up("b", B1, {K[0]: SEALED})
+    script.hello("a", A1, draining=True)
+    script.hello("b", B1, reads=99)
+    for _ in range(3):
+        assert owners(script.locate(K[:1])) == [["b", "a"]]
+
+
+def test_a_node_that_left_is_swept_out_in_slices() -> None:
+    script = Script()
+    keys = [b"%06d" % n for n in range(3000)]
+    script.up("a", A1, dict.fromkeys(keys, SEALED))
+    script.up("b", B1, dict.fromkeys(keys[::2], SEALED))
+    script.feed(Asked("b", Bye("a", A1)))
+    assert owners(script.locate(keys[:2], holes=True)) == [["b"], []], "at once, before anything is swept"
+    assert len(script.state.index) == 3000
+    steps = 0
+    while script.state.busy:
+        script.feed(Work())
+        steps += 1
+    assert steps > 1 and len(script.state.index) == 1500
+    assert owners(script.locate(keys[:2], holes=True)) == [["b"], []]
 
 
 def test_pending_is_awaited_and_answered_by_the_seal() -> None:
@@ -187,8 +289,8 @@ def test_gone_ends_a_wait_with_nothing_left_to_wait_for() -> None:
     script.up("a", A1, {K[0]: PENDING, K[1]: PENDING})
     assert script.locate(K[:2]) == []
     assert script.locate(K[:2], expected=True) == []
-    assert script.delta("a", A1, k0=GONE) == [], "one is still promised"
-    assert list(located(script.delta("a", A1, k1=GONE)).states) == [GONE, GONE]
+    assert script.delta("a", A1, k1=GONE) == [], "one is still promised"
+    assert list(located(script.delta("a", A1, k0=GONE)).states) == [GONE]
     assert len(script.state.waiters) == 1, "the expected one waits on"
 
 

@@ -10,7 +10,7 @@ import xxhash
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
-from pegaflow.common.wire.errors import RemoteError
+from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, SessionBeat
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Delta, Located, Sync
 from pegaflow.common.wire.messages.loads import Hits, Loading, Lookup, Release
@@ -469,8 +469,11 @@ def located(ask: commands.Locate, nodes: list[str]) -> events.LocateAnswer:
 
 def test_an_answer_that_ends_with_a_hole_ends_the_lookup_there() -> None:
     script = Script(metaserver=True).engine()
-    out = script.lookup([1, 2, 3])
+    member = script.members["p", "scheduler", 0]
+    keys = [key(n) for n in (1, 2, 3)]
+    out = script.feed(events.Asked("asker", Lookup(member.session, member.token, 1, "r", keys, [key(8), key(9)], 1000, False)))
     ask = only(commands.Locate, out)
+    assert (list(ask.keys), ask.tails) == ([*keys, key(8), key(9)], 2)
     short = Located(bytes([SEALED, GONE]), 1, u32s([0, NO_OWNER]), ["b"], u64s([5]), ["tcp://b"])
     pin = only(commands.PinAt, script.feed(events.LocateAnswer(ask.ask, short)))
     assert list(pin.keys) == [key(1)]
@@ -480,7 +483,9 @@ def test_an_answer_that_ends_with_a_hole_ends_the_lookup_there() -> None:
 def test_an_answer_that_ends_without_a_hole_is_a_failed_one(states: bytes) -> None:
     """Or the tier would ask for what is missing again and again."""
     script = Script(metaserver=True).engine()
-    ask = only(commands.Locate, script.lookup([1, 2]))
+    member = script.members["p", "scheduler", 0]
+    out = script.feed(events.Asked("asker", Lookup(member.session, member.token, 1, "r", [key(1), key(2)], [], 1000, False)))
+    ask = only(commands.Locate, out)
     short = Located(states, 1, u32s([0] * len(states)), ["b"], u64s([5]), ["tcp://b"])
     out = script.feed(events.LocateAnswer(ask.ask, short))
     assert not [c for c in out if isinstance(c, commands.Locate | commands.PinAt)]

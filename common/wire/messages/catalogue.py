@@ -73,7 +73,7 @@ class SyncChunk:
 @message
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A tier tells a metaserver that it lives; each heartbeat."""
+    """A tier tells a metaserver that it lives; each heartbeat. `reads`: pins of other tiers; `leased`: 1/1000 of its pool."""
 
     KIND: ClassVar[str] = "hello"
     node: Str
@@ -83,6 +83,8 @@ class Hello:
     control: Str
     package: Str
     draining: Bool = False
+    reads: Int = 0
+    leased: Int = 0
 
 
 @message
@@ -109,7 +111,9 @@ class Bye:
 class Locate:
     """Where are these keys? Answered as soon as one of them is sealed on a node other than `asker`, or none is worth waiting for.
 
-    Worth waiting for: a pending key always, an unknown one only when `expected`; never longer than `wait_ms`.
+    Worth waiting for: a pending key always, an unknown one only when `expected`; never longer than `wait_ms`. Only keys up to the
+    first hole count: the first of the full keys that is neither sealed nor pending elsewhere. The last `tails` keys are
+    alternatives and make no hole; `holes`: all keys count.
     """
 
     KIND: ClassVar[str] = "locate"
@@ -117,12 +121,14 @@ class Locate:
     keys: Keys
     wait_ms: Int
     expected: Bool
+    tails: Int = 0
+    holes: Bool = False
 
 
 @message
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Per key its best state, and up to `width` owners as indices into `nodes` (NO_OWNER: none)."""
+    """Per key, up to the first hole, its best state, and up to `width` owners as indices into `nodes` (NO_OWNER: none)."""
 
     KIND: ClassVar[str] = "located"
     states: Bytes
@@ -137,7 +143,7 @@ class Located:
             return "columns of different lengths"
         if not len(self.nodes) == len(self.epochs) == len(self.requests):
             return "node columns of different lengths"
-        if any(owner >= len(self.nodes) and owner != NO_OWNER for owner in self.owners):
+        if any(owner >= len(self.nodes) and owner != NO_OWNER for owner in set(self.owners)):
             return "owner outside the node list"
         return None
 

@@ -1,0 +1,171 @@
+"""A hash table of numbers in two flat columns, pure: name (64 bits) → value (32 bits, not 0).
+
+    bucket   8 names (one cache line) | 8 values          a name lies in one of two buckets, or among the few spilled
+
+Everything is done for many names at once. PERF: that is what makes it worth its numpy: the cache misses of a thousand look-ups
+overlap, and an entry costs 12 bytes of a slot instead of the 70 to 130 of a dictionary with its keys. Two choices of 8 slots each
+fill to 9/10 before anything spills, and a removal just clears its slot: no chains, no tombstones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Names = NDArray[np.uint64]
+Values = NDArray[np.uint32]
+Slots = NDArray[np.int64]
+
+SLOTS: Final = 8
+LINE: Final = 64
+EMPTY: Final = np.uint64(0)
+_HALF: Final = np.uint64(32)
+
+
+class Table:
+    """`buckets`: a power of two. A name is not 0. The caller keeps it below FULL of its slots; beyond, names spill."""
+
+    def __init__(self, buckets: int) -> None:
+        self.buckets = buckets
+        self._mask = np.uint64(buckets - 1)
+        # A bucket that straddles two cache lines would cost two misses.
+        raw = np.zeros(buckets * SLOTS + LINE // 8, np.uint64)
+        offset = -raw.ctypes.data % LINE // 8
+        self._names = raw[offset : offset + buckets * SLOTS]
+        self._rows = self._names.reshape(buckets, SLOTS)
+        self._values = np.zeros(buckets * SLOTS, np.uint32)
+        self._spilled: dict[int, int] = {}
+        self.count = 0
+
+    @property
+    def slots(self) -> int:
+        return self.buckets * SLOTS
+
+    @property
+    def spilled(self) -> int:
+        return len(self._spilled)
+
+    def _two(self, names: Names) -> Slots:
+        """The two buckets of each name, as a column of pairs."""
+        out = np.empty((len(names), 2), np.int64)
+        out[:, 0] = names & self._mask
+        out[:, 1] = (names >> _HALF) & self._mask
+        return out
+
+    def _find(self, names: Names) -> Slots:
+        """The slot of each name, −1 where it has none."""
+        two = self._two(names)
+        hits = self._rows.take(two.ravel(), axis=0).reshape(len(names), 2 * SLOTS) == names[:, None]
+        place = hits.argmax(axis=1)
+        at = np.arange(len(names))
+        slots: Slots = two[at, place >> 3] * SLOTS + (place & 7)
+        slots[~hits[at, place]] = -1
+        return slots
+
+    def get(self, names: Names) -> Values:
+        """The value of each name, 0 where there is none."""
+        slots = self._find(names)
+        values = self._values.take(slots, mode="clip")
+        missing = slots < 0
+        values[missing] = 0
+        if self._spilled and missing.any():
+            for i in np.flatnonzero(missing).tolist():
+                values[i] = self._spilled.get(int(names[i]), 0)
+        return values
+
+    def change(self, names: Names, values: Values) -> NDArray[np.bool_]:
+        """Sets the values of the names that are here, 0 removes; returns which were."""
+        slots = self._find(names)
+        here = slots >= 0
+        if here.any():
+            mine, new = slots[here], values[here]
+            self._values[mine] = new
+            gone = mine[new == 0]
+            self._names[gone] = EMPTY
+            self.count -= len(gone)
+        if self._spilled and not here.all():
+            for i in np.flatnonzero(~here).tolist():
+                name, value = int(names[i]), int(values[i])
+                if name in self._spilled:
+                    here[i] = True
+                    if value:
+                        self._spilled[name] = value
+                    else:
+                        del self._spilled[name]
+                        self.count -= 1
+        return here
+
+    def insert(self, names: Names, values: Values) -> None:
+        """Names that are not here yet, each once, with values other than 0."""
+        self.count += len(names)
+        while len(names):
+            two = self._two(names)
+            free = self._rows.take(two.ravel(), axis=0).reshape(len(names), 2, SLOTS) == EMPTY
+            room = free.sum(axis=2)
+            at = np.arange(len(names))
+            choice = (room[:, 1] > room[:, 0]).astype(np.int64)  # the emptier one
+            chosen = free[at, choice]
+            place = chosen.argmax(axis=1)
+            fits = chosen[at, place]
+            if not fits.all():
+                self._spilled.update(zip(names[~fits].tolist(), values[~fits].tolist(), strict=True))
+            slots = two[at, choice] * SLOTS + place
+            slots, names, values = slots[fits], names[fits], values[fits]
+            # Several of them may want one slot: the last one wins it, the others try again.
+            self._names[slots] = names
+            self._values[slots] = values
+            lost = self._names[slots] != names
+            names, values = names[lost], values[lost]
+
+    def touch(self, start: int, stop: int) -> None:
+        """Makes the kernel give the memory of these slots, which are empty."""
+        self._names[start:stop] = EMPTY
+        self._values[start:stop] = 0
+
+    def part(self, start: int, stop: int) -> tuple[Names, Values]:
+        """Names and values in these slots. The caller owns the copies."""
+        values = self._values[start:stop]
+        taken = values != 0
+        return self._names[start:stop][taken], values[taken]
+
+    def take(self, start: int, stop: int) -> tuple[Names, Values]:
+        """As `part`, and they are not here any more."""
+        names, values = self.part(start, stop)
+        self._names[start:stop] = EMPTY
+        self._values[start:stop] = 0
+        self.count -= len(names)
+        return names, values
+
+    def take_spilled(self) -> tuple[Names, Values]:
+        names, values = self.spill()
+        self.count -= len(names)
+        self._spilled.clear()
+        return names, values
+
+    def spill(self) -> tuple[Names, Values]:
+        count = len(self._spilled)
+        return np.fromiter(self._spilled, np.uint64, count), np.fromiter(self._spilled.values(), np.uint32, count)
+
+    def rewrite(self, start: int, stop: int, mapping: Values) -> None:
+        """Values in these slots become `mapping[value]`; 0 removes."""
+        values = self._values[start:stop]
+        new = mapping.take(values)
+        gone = (new == 0) & (values != 0)
+        self._names[start:stop][gone] = EMPTY
+        self.count -= int(gone.sum())
+        values[:] = new
+
+    def rewrite_spilled(self, mapping: Values) -> None:
+        kept = {name: int(mapping[value]) for name, value in self._spilled.items() if mapping[value]}
+        self.count -= len(self._spilled) - len(kept)
+        self._spilled = kept
+
+    def validate(self) -> None:
+        names, values = self.part(0, self.slots)
+        assert ((self._values != 0) == (self._names != EMPTY)).all()
+        assert self.count == len(names) + len(self._spilled)
+        everything = np.concatenate([names, self.spill()[0]])
+        assert len(np.unique(everything)) == len(everything), "a name stands there twice"
+        assert (self.get(names) == values).all(), "a name outside its buckets"
