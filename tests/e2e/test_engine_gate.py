@@ -1,0 +1,101 @@
+"""Real vLLM with the connector answers like vLLM alone, whatever it loads: cold, warm, in a new process, with prefixes extended
+and rolled back, through chats and storms of preemptions, for full attention and MLA, on one rank and on two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+
+from environment.checkout import MODEL
+
+from .gate.engine import Engine, apart, transfer
+from .gate.models import BLOCK_SIZE, Tiny, make
+from .gate.prompts import English, RandomIds, Source
+from .gate.script import Replay, Scale, record
+from .gate.served import EngineSpec
+
+pytestmark = pytest.mark.timeout(600)
+
+SMALL = Scale(lengths=(1, 5, 31, 32, 33, 64, 65, 200, 400), answer=24, storm=16, storm_length=60, storm_answer=100)
+ALONE = replace(SMALL, together=False)
+"""For MLA: vLLM 0.32's reference kernels for a CPU answer a batch differently from its parts, with or without a connector."""
+
+TALK = Scale(lengths=(5, 32, 33, 65, 130), answer=12, storm=8, storm_length=40, storm_answer=40)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model and how it is served. `storm`: blocks of the KV cache in the storm; `args` are given to every engine."""
+
+    name: str
+    model: Tiny | None
+    scale: Scale
+    storm: int
+    tp: int = 1
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+SUBJECTS = (
+    Subject("smollm2", None, TALK, 20, args={"max_model_len": 512, "kv_cache_memory_bytes": 1 << 30}),
+    Subject("llama tp2", Tiny.LLAMA, SMALL, 40, tp=2, args={"enable_prefix_caching": False, "max_num_batched_tokens": 80}),
+    Subject("mla", Tiny.MLA, ALONE, 70),
+    Subject("mla tp2", Tiny.MLA, ALONE, 70, tp=2),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gate")
+
+
+@pytest.fixture(scope="module")
+def models(folder: Path) -> dict[Tiny, Path]:
+    made = {kind: folder / kind for kind in Tiny}
+    for kind, path in made.items():
+        apart(make, kind, path)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    runtime = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
+    runtime.mkdir(mode=0o700)
+    with Cluster(runtime, mover=False, pool="512MiB") as made:
+        made.wait_ready()
+        yield made
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+def test_the_gate(subject: Subject, models: dict[Tiny, Path], cluster: Cluster, folder: Path) -> None:
+    model = MODEL if subject.model is None else models[subject.model]
+    block_size = 32 if subject.model is None else BLOCK_SIZE[subject.model]
+    source: Source = English(model) if subject.model is None else RandomIds()
+    args = {"block_size": block_size, "tensor_parallel_size": subject.tp, **subject.args}
+
+    def engine(name: str, connected: bool = True, **more: Any) -> Engine:
+        spec = EngineSpec(model, {**args, **more}, transfer(cluster, "a") if connected else None)
+        return Engine(spec, folder / f"{subject.name} {name}.log")
+
+    with engine("alone", connected=False) as alone:
+        phases = record(alone, source, subject.scale)
+    with engine("cold") as cold:
+        replay = Replay(cold, cluster, "a", source, subject.scale, block_size, subject.tp)
+        assert replay.run(phases["first"]) == 0
+        assert replay.run(phases["first"]) > 0  # the same process, warm: its own cache was emptied
+    with engine("new") as new:
+        replay = Replay(new, cluster, "a", source, subject.scale, block_size, subject.tp)
+        for name in ("first", "extended", "rolled back"):
+            assert replay.run(phases[name]) > 0, name
+        loaded = [replay.run(phases[f"chat {turn}"]) for turn in (1, 2, 3)]
+        assert loaded[0] < loaded[1] < loaded[2]
+        assert replay.run(phases["chat 3"]) > loaded[2]
+    with engine("storm", num_gpu_blocks_override=subject.storm, enable_prefix_caching=True) as narrow:
+        grown = Replay(narrow, cluster, "a", source, subject.scale, block_size, subject.tp).storm(phases["storm"])
+        assert grown["vllm:num_preemptions_total"] > 0
+        assert grown["pegaflow_loads_total{done}"] > 0
