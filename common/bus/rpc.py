@@ -139,6 +139,11 @@ class RpcClient:
     def in_flight(self) -> int:
         return len(self._pending)
 
+    @property
+    def heard_at(self) -> float:
+        """When the peer last answered anything, on the loop's clock."""
+        return self._heard_at
+
     def send(self, message: Message, budget_s: float, on_reply: OnReply, epoch: int = 0) -> None:
         """Sends; `on_reply` gets the typed reply or a `RemoteError`, exactly once, never from inside this call."""
         correlation = next(self._correlations)

@@ -4,58 +4,122 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
+from pegaflow.common.wire.messages.catalogue import Locate
+from pegaflow.common.wire.messages.operate import Ping
 
 HELLO_BUDGET_S = 1.0
+NUDGE_S = 0.25
 MAX_PEERS = 1024
 
 
+class _Replica:
+    """One metaserver. `known`: it said so to our last hello, which it does once its copy of our catalogue is whole."""
+
+    __slots__ = ("client", "known")
+
+    def __init__(self, client: RpcClient) -> None:
+        self.client, self.known = client, False
+
+
+@dataclass(slots=True, eq=False)
+class _Ask:
+    """One question on its way from replica to replica, within one budget."""
+
+    message: Message
+    deadline: float
+    on_reply: Callable[[Any], None]
+    untried: list[_Replica]
+    asked_at: float = 0.0
+    nudge: asyncio.TimerHandle | None = None
+
+
 class Metaservers:
-    """Any number of replicas: everyone gets the hello, one is asked; who fails goes to the end of the line."""
+    """Any number of replicas: everyone gets the hello, one is asked at a time.
+
+    First is who knows us, then who has not failed for longest. A question that fails there goes to the next one with what is left
+    of its budget. A locate may rightly take long, so whoever is silent for NUDGE_S is sent a ping: if that is not answered as
+    soon, the connection is given up (see `RpcClient`), and with it the question's stay at this replica.
+    """
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoints: Sequence[str]) -> None:
-        self._clients = [RpcClient(factory, loop, endpoint) for endpoint in endpoints]
-        self.known = False
+        self._loop = loop
+        self._line = [_Replica(RpcClient(factory, loop, endpoint)) for endpoint in endpoints]
 
     def __bool__(self) -> bool:
-        return bool(self._clients)
+        return bool(self._line)
+
+    @property
+    def known(self) -> bool:
+        """Whether some metaserver's copy of our catalogue is whole."""
+        return any(replica.known for replica in self._line)
 
     @property
     def in_flight(self) -> int:
         """Requests without an answer."""
-        return sum(client.in_flight for client in self._clients)
+        return sum(replica.client.in_flight for replica in self._line)
 
     def tell(self, message: Message) -> None:
         """Sends to all; a reply says whether that metaserver's clone is whole."""
-        for client in self._clients:
-            if client.in_flight < 64:
-                client.send(message, HELLO_BUDGET_S, self._heard)
+        for replica in list(self._line):
+            if replica.client.in_flight < 64:
+                replica.client.send(message, HELLO_BUDGET_S, partial(self._heard, replica))
 
-    def _heard(self, reply: Any) -> None:
-        self.known = bool(getattr(reply, "known", False))
+    def _heard(self, replica: _Replica, reply: Any) -> None:
+        replica.known = bool(getattr(reply, "known", False))
+        if isinstance(reply, PegaflowError):
+            self._to_the_end(replica)
 
-    def ask(self, message: Message, budget_s: float, on_reply: Callable[[Any], None]) -> None:
-        """Asks the first in line; a failure is the answer, and the next question goes to the next one."""
-        if not self._clients:
-            on_reply(RemoteError(ErrorCode.UNREACHABLE, "no metaserver is configured"))
+    def _to_the_end(self, replica: _Replica) -> None:
+        self._line.remove(replica)
+        self._line.append(replica)
+
+    def ask(self, message: Locate, budget_s: float, on_reply: Callable[[Any], None]) -> None:
+        """Asks until one answers, has refused for good, or the budget is over; then the last failure is the answer."""
+        now = self._loop.time()
+        ask = _Ask(message, now + budget_s, on_reply, list(self._line))
+        if not ask.untried:
+            self._loop.call_soon(on_reply, RemoteError(ErrorCode.UNREACHABLE, "no metaserver is configured"))
             return
-        client = self._clients[0]
+        self._send(ask, message)
 
-        def answered(reply: Any) -> None:
-            if isinstance(reply, PegaflowError) and self._clients[0] is client:
-                self._clients.append(self._clients.pop(0))
-            on_reply(reply)
+    def _send(self, ask: _Ask, message: Locate) -> None:
+        ask.untried.sort(key=self._line.index)
+        replica = next((replica for replica in ask.untried if replica.known), ask.untried[0])
+        ask.untried.remove(replica)
+        ask.asked_at = self._loop.time()
+        ask.nudge = self._loop.call_later(NUDGE_S, self._nudge, ask, replica)
+        replica.client.send(message, ask.deadline - ask.asked_at, lambda reply: self._answered(ask, replica, message, reply))
 
-        client.send(message, budget_s, answered)
+    def _nudge(self, ask: _Ask, replica: _Replica) -> None:
+        ask.nudge = None
+        if replica.client.heard_at < ask.asked_at:
+            replica.client.send(Ping(), NUDGE_S, lambda _: None)
+
+    def _answered(self, ask: _Ask, replica: _Replica, message: Locate, reply: Any) -> None:
+        if ask.nudge is not None:
+            ask.nudge.cancel()
+        left = ask.deadline - self._loop.time()
+        if isinstance(reply, PegaflowError):
+            if reply.code in (ErrorCode.UNREACHABLE, ErrorCode.DEADLINE):
+                replica.known = False
+            self._to_the_end(replica)
+            if ask.untried and reply.retryable and left > 0:
+                spent_ms = int((self._loop.time() - ask.asked_at) * 1e3)
+                self._send(ask, replace(message, wait_ms=max(0, message.wait_ms - spent_ms)))
+                return
+        ask.on_reply(reply)
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        for replica in list(self._line):
+            replica.client.close()
 
 
 class Peers:
