@@ -34,7 +34,7 @@ def test_what_has_no_ratio(these: list[float], those: list[float]) -> None:
 
 def test_steps_are_told_by_what_happens_beside_the_bystanders() -> None:
     def step(start: float, ms: float, *, prefill: int = 0, decode: int = 3, loading: int = 0) -> Step:
-        return Step(start, start, start + ms / 1e3, prefill, decode, 0, loading)
+        return Step(start, start, start + ms / 1e3, prefill, decode, loading)
 
     steps = [
         step(0, 10),

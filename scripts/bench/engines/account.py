@@ -9,6 +9,8 @@ from typing import Any
 from engines.load import Throughput
 from engines.processes import Thread
 
+COMPUTE = "worker, main thread"
+LEAST_SHARE = 0.0005
 PARTS = {
     "pegaflow-saves": "copy threads (inherent)",
     "pegaflow-loads": "copy threads (inherent)",
@@ -18,19 +20,29 @@ PARTS = {
 
 
 def account(ours: Sequence[Throughput], plain: Sequence[Throughput]) -> list[dict[str, Any]]:
-    """CPU milliseconds per 1,000 ids, by part; `share` of what the plain engine takes for them."""
-    tokens = sum(run.tokens for run in ours) / 1000
-    whole = sum(run.cpu_seconds for run in plain) / sum(run.tokens for run in plain) * 1e6
-    used: dict[str, float] = defaultdict(float)
-    for run in ours:
-        for thread, seconds in run.cpu.items():
-            used[part(thread, run.threads, run.roles)] += seconds * 1e3 / tokens
-    used["all"] = sum(run.cpu_seconds for run in ours) * 1e3 / tokens
-    rows = sorted(used.items(), key=lambda item: -item[1])
+    """CPU milliseconds per 1,000 ids, by part, on both sides; `share` of all that the plain engine takes for them."""
+    mine, other = _by_part(ours), _by_part(plain)
+    whole = other["all"]
     return [
-        {"CPU ms per 1,000 ids": "plain engine, all", "ms": whole, "share": 1.0},
-        *({"CPU ms per 1,000 ids": f"connector: {name}", "ms": ms, "share": ms / whole} for name, ms in rows),
+        {"CPU ms per 1,000 ids": name, "connector": mine[name], "plain": other.get(name, 0.0), "share": mine[name] / whole}
+        for name in sorted(mine, key=lambda name: -mine[name])
+        if mine[name] / whole >= LEAST_SHARE
     ]
+
+
+def compute_cpu(run: Throughput) -> float:
+    """CPU seconds of the worker's main thread, which computes. Copies elsewhere cost it cache and memory bandwidth only."""
+    return sum(seconds for thread, seconds in run.cpu.items() if part(thread, run.threads, run.roles) == COMPUTE)
+
+
+def _by_part(runs: Sequence[Throughput]) -> dict[str, float]:
+    tokens = sum(run.tokens for run in runs) / 1000
+    used: dict[str, float] = defaultdict(float)
+    for run in runs:
+        for thread, seconds in run.cpu.items():
+            for name in (part(thread, run.threads, run.roles), "all"):
+                used[name] += seconds * 1e3 / tokens
+    return used
 
 
 def part(thread: Thread, names: dict[int, str], roles: dict[int, str]) -> str:
@@ -42,7 +54,7 @@ def part(thread: Thread, names: dict[int, str], roles: dict[int, str]) -> str:
     if thread.name.startswith("ZMQbg"):
         return f"{role}, ZeroMQ"
     if role == "worker":
-        return "worker, main thread" if known == "MainThread" else "worker, others"
+        return COMPUTE if known == "MainThread" else "worker, others"
     if role == "tier":
         return "tier, event loop" if thread.tid == thread.pid else "tier, checksums (inherent)"
     return role

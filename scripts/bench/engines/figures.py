@@ -41,7 +41,7 @@ class Step(NamedTuple):
     """One step of an engine core as its scheduler saw it. Times in seconds of the monotonic clock.
 
     `scheduled`: end of `schedule`. `prefill`: prompt positions computed; `decode`: requests with one token of their
-    answer. `saving`, `loading`: saves and loads under way while the step ran.
+    answer. `loading`: requests whose pages were being loaded while the step ran.
     """
 
     start: float
@@ -49,7 +49,6 @@ class Step(NamedTuple):
     end: float
     prefill: int
     decode: int
-    saving: int
     loading: int
 
     @property

@@ -34,8 +34,8 @@ class JournalFile:
             match kind:
                 case "s":
                     start, scheduled, end = (float(word) for word in words[:3])
-                    prefill, decode, saving, loading = (int(word) for word in words[3:])
-                    steps.append(Step(start, scheduled, end, prefill, decode, saving, loading))
+                    prefill, decode, loading = (int(word) for word in words[3:])
+                    steps.append(Step(start, scheduled, end, prefill, decode, loading))
                 case "r":
                     stages.setdefault(words[0], {}).setdefault(words[1], float(words[2]))
         return Journal(steps, stages)

@@ -1,6 +1,6 @@
 """vLLM's scheduler (`--scheduler-cls`), with a line of text for each step and each stage of a request. Loaded in the engine core.
 
-    s start scheduled end prefill decode saving loading        a step that did something
+    s start scheduled end prefill decode loading               a step that did something
     r request stage at                                         added, claimed, received, scheduled, first
 
 Both sides of the benchmark run with it, so that its own cost (some 20 µs a step) is on both. PEGAFLOW_BENCH_STEPS names
@@ -27,7 +27,6 @@ class StepRecorder(Scheduler):  # type: ignore[misc]  # vLLM's types are not fol
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._out = Path(os.environ[STEPS_FILE]).open("w", encoding="utf-8", buffering=1)  # noqa: SIM115 (lives as long)
-        self._open_saves: set[int] = set()
         self._started = self._scheduled = 0.0
         self._loading = self._prefill = self._decode = 0
         self._claimed: set[str] = set()
@@ -67,10 +66,6 @@ class StepRecorder(Scheduler):  # type: ignore[misc]  # vLLM's types are not fol
             self._say(request_id, "claimed", self._scheduled)
         self._claimed |= waiting
         self._loading = len(waiting)
-        saves = getattr(getattr(output.kv_connector_metadata, "work", None), "saves", None)
-        self._saving = len(self._open_saves)
-        if saves is not None:
-            self._open_saves |= {order.save for order in saves.saves}
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -78,13 +73,11 @@ class StepRecorder(Scheduler):  # type: ignore[misc]  # vLLM's types are not fol
         if said is not None:
             for request_id in said.finished_recving or ():
                 self._say(request_id, "received", time.monotonic())
-            report = getattr(said.kv_connector_worker_meta, "report", None)
-            self._open_saves -= set(report.ended) if report is not None else set()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         end = time.monotonic()
         if scheduler_output.total_num_scheduled_tokens:
             times = f"{self._started:.6f} {self._scheduled:.6f} {end:.6f}"
-            self._out.write(f"s {times} {self._prefill} {self._decode} {self._saving} {self._loading}\n")
+            self._out.write(f"s {times} {self._prefill} {self._decode} {self._loading}\n")
             for each in outputs.values():
                 for output in each.outputs:
                     if output.new_token_ids and output.request_id in self._due:
