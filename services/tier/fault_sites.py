@@ -33,6 +33,9 @@ _RECEIVED: Final[dict[type[Any], Around]] = {
 _EVENTS: Final[dict[type[Any], Around]] = {
     events.Proven: (Point.TIER_MEMBER_DEAD_BEFORE_APPLIED, Point.TIER_MEMBER_DEAD_AFTER_APPLIED),
     events.Backed: (Point.TIER_BACKED_BEFORE_APPLIED, None),
+    events.SlabFound: (Point.TIER_SLAB_BEFORE_ADOPTED, None),
+    events.SlabsEnded: (Point.TIER_SLABS_BEFORE_ENDED, None),
+    events.LockFree: (Point.TIER_OLD_WRITER_BEFORE_FREED, None),
     events.Hashed: (Point.TIER_HASHED_BEFORE_APPLIED, None),
     events.LocateAnswer: (Point.TIER_LOCATED_BEFORE_APPLIED, None),
     events.PinAnswer: (Point.TIER_PINNED_BEFORE_APPLIED, None),

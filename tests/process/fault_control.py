@@ -42,11 +42,18 @@ class FaultControl:
         fresh.write_text(text)
         fresh.replace(self._file)
 
-    def suffer(self, fault: str, act: Callable[[], None], beside: str = "", actors: Collection[int] = ()) -> BaseException | None:
-        """Runs `act` with `fault` armed (and `beside`, which helps to reach it); what `act` raised.
+    def suffer(
+        self,
+        fault: str,
+        act: Callable[[], None],
+        beside: str = "",
+        actors: Collection[int] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> BaseException | None:
+        """Runs `act` with `fault` armed (and `beside`, which helps to reach it), and `then` once it has happened.
 
-        Fails if the point is not reached. A process that was stopped goes on when the act is over, because everybody else has to
-        live with its silence; one of `actors`, without whom the act cannot end, at once.
+        Returns what `act` raised. Fails if the point is not reached. A process that was stopped goes on when the act is over,
+        because everybody else has to live with its silence; one of `actors`, without whom the act cannot end, at once.
         """
         action = fault.rpartition(":")[2].partition("=")[0]
         self.arm(f"{fault},{beside}")
@@ -54,11 +61,14 @@ class FaultControl:
         pid = until(f"{fault} is reached", lambda: faults.seen(self.marks).get(fault))
         if action == Action.STOP:
             until("it stands still", lambda: state(pid) in "TZ")
+            then()
             if pid not in actors:
                 until("the act is over", acting.done)
             os.kill(pid, signal.SIGCONT)
         elif action == Action.KILL:
             until("it is dead", lambda: state(pid) == "Z")
+        if action != Action.STOP:
+            then()
         until("the act is over", acting.done)
         self.arm("")
         return acting.exception()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import leftovers
 from cluster import Cluster, Process, dump, until
 from fault_control import FaultControl, state
 
 PAGES = 5
 WAIT_S = 0.6
-HELD = ("aside", "references", "grants", "hashing", "leases", "pins", "lookups", "waiters", "fetches")
+PAGE_GRANULES = 3
 
 
 class EngineGone(Exception):
@@ -74,6 +76,7 @@ class Story:
 
     def __init__(self, folder: Path) -> None:
         self._topics = itertools.count(1)
+        self.in_order = False
         self.control = FaultControl(folder).__enter__()
         self.cluster = Cluster(folder)
         self.engines = {node: EngineProcess(self.cluster, node) for node in "ab"}
@@ -144,6 +147,24 @@ class Story:
         self.cluster.tiers["a"].kill()
         self.cluster.tiers["a"].start()
 
+    def renew_tier(self) -> None:
+        """A life that finds nothing of the one before."""
+        self.cluster.tiers["a"].kill()
+        shutil.rmtree(self.cluster.pools / "a")
+        self.cluster.tiers["a"].start()
+
+    def lose_writer(self) -> None:
+        """An engine that outlives its tier and dies before it has attached to the next one."""
+        engine = self.engines["a"].process
+        engine.send_signal(signal.SIGSTOP)
+        self.restart_tier()
+        tier = self.cluster.tiers["a"].process
+        until(
+            "the new life is up, or not",
+            lambda: tier.poll() is not None or state(tier.pid) == "T" or dump(self.cluster.endpoint("a")).get("state") == "ready",
+        )
+        self.kill_engine()
+
     def drain_tier(self) -> None:
         tier = self.cluster.tiers["a"]
         tier.process.send_signal(signal.SIGTERM)
@@ -177,6 +198,7 @@ class Story:
             until("nothing held", clean, 30)
         except AssertionError:
             raise AssertionError(f"still held: {last}") from None
+        self.in_order = True
 
     def _revive(self) -> None:
         for process in self._processes():
@@ -187,28 +209,8 @@ class Story:
 
     def held(self) -> dict[str, Any]:
         """Everything that is not as in an idle cluster with one engine per tier; {} if there is nothing."""
-        found: dict[str, Any] = {}
+        found = leftovers.of_metaserver(self.cluster, 2)
         for node, engine in self.engines.items():
-            tier = dump(self.cluster.endpoint(node))
-            if not tier:
-                return {f"tier {node}": "silent"}
-            found |= {f"tier {node}: {name}": tier[name] for name in HELD if tier[name]}
-            pages = dict(tier["pages"])
-            granules = pages.pop("sealed", 0) * -(-48 // 16)
-            found |= {f"tier {node}: {state} pages": count for state, count in pages.items()}
-            if tier["backed_bytes"] - tier["free_bytes"] != granules << 14:
-                found[f"tier {node}: bytes without a page"] = tier["backed_bytes"] - tier["free_bytes"] - (granules << 14)
-            members = [len(session["members"]) for session in tier["sessions"]]
-            if members != [2] or any(session["stale"] for session in tier["sessions"]):
-                found[f"tier {node}: members"] = members
-            files = len(list((self.cluster.runtime(node) / "sessions").iterdir()))
-            if files != 2:
-                found[f"tier {node}: lock files"] = files
-            mover = tier["mover"]
-            if mover["open"] or mover["given_up"] or mover["movers"] != 1:
-                found[f"tier {node}: mover"] = mover
+            found |= leftovers.of_tier(self.cluster, node, PAGE_GRANULES)
             found |= {f"engine {node}: {name}": count for name, count in engine.ask("held").items()}
-        metaserver = dump(self.cluster.metaserver_endpoint)
-        if not metaserver or metaserver["waiters"] or len(metaserver["nodes"]) != 2:
-            found["metaserver"] = metaserver
         return found

@@ -43,6 +43,8 @@ SOME = (
     "tier.read_ended.before_applied:kill",
     "tier.unpin.before_applied:raise",
     "tier.member_dead.after_applied:kill",
+    "tier.slab.before_adopted:kill",
+    "tier.old_writer.before_freed:stop",
     "tier.drain.before_bye:kill",
     "mover.read.before_post:kill",
     "mover.read.after_post:stop",
@@ -70,7 +72,9 @@ def way_to(story: Story, point: Point) -> tuple[str, str]:
         "tier.quarantine": ("fetch", LATE),
         "mover.give_up": ("fetch", LATE),
         "tier.start": ("restart_tier", ""),
-        "tier.backed": ("restart_tier", ""),
+        "tier.backed": ("renew_tier", ""),
+        "tier.slab": ("restart_tier", ""),
+        "tier.old_writer": ("lose_writer", ""),
         "mover.start": ("restart_tier", ""),
         "tier.drain": ("drain_tier", ""),
         "tier.close": ("drain_tier", ""),
@@ -103,11 +107,26 @@ def way_to(story: Story, point: Point) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def story() -> Iterator[Story]:
-    folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
-    folder.mkdir(mode=0o700)
-    with Story(folder) as made:
-        yield made
+def stage() -> Iterator[list[Story]]:
+    """The story that goes on from test to test, until one leaves it in disorder."""
+    going_on: list[Story] = []
+    yield going_on
+    for story in going_on:
+        story.__exit__(None, None, None)
+
+
+@pytest.fixture
+def story(stage: list[Story]) -> Iterator[Story]:
+    if not stage:
+        folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
+        folder.mkdir(mode=0o700)
+        stage.append(Story(folder).__enter__())
+    story = stage[0]
+    story.in_order = False
+    yield story
+    if not story.in_order:
+        stage.clear()
+        story.__exit__(None, None, None)
 
 
 def test_every_point_is_reached(story: Story) -> None:
@@ -120,6 +139,10 @@ def test_every_point_is_reached(story: Story) -> None:
     story.restart_metaserver()
     story.settle()
     story.drain_tier()
+    story.settle()
+    story.lose_writer()
+    story.settle()
+    story.renew_tier()
     story.settle()
     reached = {mark.rpartition(":")[0] for mark in faults.seen(story.control.marks)}
     assert {str(point.value) for point in Point} - reached == set()
