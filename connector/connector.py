@@ -14,29 +14,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pegaflow.common import faults
-from pegaflow.common.clock import now
-from pegaflow.common.keys import fingerprint
 from pegaflow.common.wire.errors import LocalError
-from pegaflow.connector.bus import RankBus, SchedulerBus
-from pegaflow.connector.copy import make_copier
-from pegaflow.connector.cores import unbound
+from pegaflow.connector.assembly import Assembly
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import describe_engine
-from pegaflow.connector.fingerprint import base_factors, none_hash_value, with_layouts
 from pegaflow.connector.guard import guarded
+from pegaflow.connector.metadata import LayoutMetadata, ReportMetadata, StepMetadata
 from pegaflow.connector.options import StartRefused, parse_options
-from pegaflow.connector.refusals import refuse_unsupported
 from pegaflow.connector.scheduler import SchedulerHalf
-from pegaflow.connector.session import AttachState, Member, Pool, TierOptions
 from pegaflow.connector.stats import PegaPromMetrics, PegaStats
-from pegaflow.connector.work import RankReport, StepWork
+from pegaflow.connector.work import RankLayout, StepWork
 from pegaflow.connector.worker import Collected, RankHalf
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -60,63 +55,27 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-@dataclass
-class StepMetadata(KVConnectorMetadata):
-    """Scheduler half → ranks, with each step."""
-
-    work: StepWork
-
-
-@dataclass
-class ReportMetadata(KVConnectorWorkerMetadata):
-    """Ranks → scheduler half, added up by vLLM."""
-
-    report: RankReport = field(default_factory=RankReport)
-
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        if isinstance(other, ReportMetadata):
-            self.report.add(other.report)
-        return self
-
-
-@dataclass
-class LayoutMetadata(KVConnectorHandshakeMetadata):
-    """One rank's page layout, for the engine's fingerprint."""
-
-    shard: int
-    digest: bytes
-    page_bytes: int
+HIT_SOURCES = {0: CacheHitSource.HOST, 1: CacheHitSource.P2P, 2: CacheHitSource.DISK}
+"""Source of a page as the tier tells it (`loading.SOURCES`) → vLLM's name for it."""
 
 
 class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
-    _cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
-
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         # Under vLLM's own logger, because vLLM leaves others without a handler.
         self._log = init_logger("vllm.pegaflow")
         self._counters = Counters()
         _arm_faults(self._log)
-        self._options = parse_options(self._kv_transfer_config.kv_connector_extra_config)
-        self._engine = describe_engine(vllm_config, kv_cache_config)
-        refuse_unsupported(self._options, self._engine)
-        self._none_hash = none_hash_value(self._engine.hash_algorithm)
-        self._factors = base_factors(self._engine, self._none_hash)
-        self._attach_wait_s = self._options.request_timeout_ms / 1000
+        options = parse_options(self._kv_transfer_config.kv_connector_extra_config)
+        self._attach_wait_s = options.request_timeout_ms / 1000
+        self._assembly = Assembly(options, describe_engine(vllm_config, kv_cache_config), self._counters, self._log)
         self._scheduler: SchedulerHalf | None = None
         self._rank: RankHalf | None = None
-        self._layout: LayoutMetadata | None = None
+        self._layout: RankLayout | None = None
+        self._layouts: tuple[RankLayout, ...] = ()
         self._collected = Collected()
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerHalf(
-                self._options,
-                self._engine,
-                _tail_hash(self._engine.hash_algorithm),
-                now,
-                self._counters,
-                self._log,
-                seed_agrees=self._seed_agrees,
-            )
+            self._scheduler = self._assembly.scheduler_half()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -126,40 +85,16 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
     # Start, worker role.
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        engine = self._engine
-        copier = make_copier(kv_caches, engine.num_blocks, engine.block_size)
-        member = self._member()
-        layout = copier.layout
-        self._layout = LayoutMetadata(member.shard, layout.digest, layout.page_bytes)
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
-        def on_session(pool: Pool | None) -> None:
-            try:
-                copier.pin(None if pool is None else pool.memory)
-            except Exception:  # slower, not wrong
-                self._log.exception("pin_failed: the pool is not pinned, copies will stage")
-
-        # With the model on a CPU, this thread is bound to a compute core; the connector's own must not inherit that.
-        with unbound(not copier.on_device):
-            bus = RankBus(
-                self._tier_options(),
-                member,
-                fingerprint(self._factors),
-                layout.digest,
-                layout.page_bytes,
-                clock=now,
-                on_session=on_session,
-                gpu=copier.on_device,
-            )
-            try:
-                state = bus.wait_attached(self._attach_wait_s)
-            except BaseException:
-                bus.close()
-                raise
-            self._say(state, f"rank {member.rank}, pages of {layout.page_bytes} bytes")
-            self._rank = RankHalf(copier, bus, member, now, self._counters, self._log)
+        tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
+        self._rank, self._layout = self._assembly.rank_half(kv_caches, tp_rank, pp_rank, self._attach_wait_s)
+        # With the first report as well: beside another connector it may be the only way (see get_handshake_metadata).
+        self._collected.report.layouts = (self._layout,)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        return self._layout
+        # vLLM carries the metadata of one connector only (multi_connector.py), and one that is not ours cannot do without.
+        return None if self._layout is None or _others_need_the_handshake() else LayoutMetadata(self._layout)
 
     # Start, scheduler role.
 
@@ -168,30 +103,19 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.bind_pool(gpu_block_pool)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Mapping[tuple[int, int], KVConnectorHandshakeMetadata]) -> None:
-        if self._scheduler is None:
-            return
-        layouts = _layouts([m for m in metadata.values() if isinstance(m, LayoutMetadata)], self._engine.shards)
-        digests = [layout.digest for layout in layouts]
-        factors = with_layouts(self._factors, digests)
-        member = Member(self._engine.engine_id, "scheduler", 0, 0, self._engine.shards, 0, self._engine.stripes)
-        full = fingerprint(factors)
-        bus = SchedulerBus(
-            self._tier_options(),
-            member,
-            fingerprint(self._factors),
-            full,
-            factors,
-            digests,
-            [layout.page_bytes for layout in layouts],
-            clock=now,
-        )
-        try:
-            state = bus.wait_attached(self._attach_wait_s)
-        except BaseException:
-            bus.close()
-            raise
-        self._say(state, f"scheduler half, fingerprint {full.hex()}")
-        self._scheduler.connect(bus, full)
+        layouts = [found.layout for found in metadata.values() if isinstance(found, LayoutMetadata)]
+        if self._scheduler is not None and layouts:
+            self._assembly.connect(self._scheduler, layouts, self._attach_wait_s)
+
+    def _connect_late(self, layouts: tuple[RankLayout, ...]) -> None:
+        """The layouts came with the ranks' reports: from now on there is a cache. Never waits."""
+        assert self._scheduler is not None
+        self._layouts += layouts
+        if not self._scheduler.connected:
+            try:
+                self._assembly.connect(self._scheduler, self._layouts, 0.0)
+            except StartRefused as refusal:
+                self._log.warning("%s; this engine goes on without cache", refusal)
 
     # Hooks, scheduler role.
 
@@ -221,6 +145,8 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         meta = connector_output.kv_connector_worker_meta
         report = meta.report if isinstance(meta, ReportMetadata) else None
+        if report is not None and report.layouts:
+            self._connect_late(report.layouts)
         self._scheduler.reported(report, connector_output.finished_recving or ())
 
     @guarded(lambda: (False, None))
@@ -238,10 +164,19 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.busy()
 
+    @guarded(dict)
+    def get_external_cache_hit_sources(self, request: Request, num_external_tokens: int) -> dict[CacheHitSource, int]:
+        assert self._scheduler is not None
+        named: dict[CacheHitSource, int] = {}
+        for source, tokens in self._scheduler.sources(request).items():
+            name = HIT_SOURCES.get(source, CacheHitSource.EXTERNAL_UNSPECIFIED)
+            named[name] = named.get(name, 0) + tokens
+        # Strict decode claims what is not there, in order to be failed: that came from nowhere.
+        return named or super().get_external_cache_hit_sources(request, num_external_tokens)
+
+    @guarded(lambda: False)
     def reset_cache(self) -> bool | None:
-        # The tier is shared with other engines; what it holds is named by what was computed, not by when.
-        self._log.warning("reset_unsupported: the tier's pages are not dropped; a changed model needs a new engine")
-        return False
+        return self._scheduler is None or self._scheduler.reset()
 
     # Hooks, worker role.
 
@@ -301,7 +236,8 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
-        return PegaStats(data or {})
+        # A copy: vLLM's logger adds later steps to it, and others read the same dict.
+        return PegaStats(dict(data or {}))
 
     @classmethod
     def build_prom_metrics(
@@ -313,43 +249,23 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> KVConnectorPromMetrics | None:
         return PegaPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
-    def _member(self) -> Member:
-        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
-        engine = self._engine
-        tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
-        return Member(
-            engine.engine_id,
-            "rank",
-            pp_rank * engine.tp + tp_rank,
-            engine.shard(tp_rank, pp_rank),
-            engine.shards,
-            engine.stripe(tp_rank),
-            engine.stripes,
-        )
+def _others_need_the_handshake() -> bool:
+    """Is this connector one of several (MultiConnector), and another one hands over metadata of its own at start?"""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-    def _tier_options(self) -> TierOptions:
-        options = self._options
-        return TierOptions(
-            options.tier,
-            options.runtime_dir,
-            options.mode.value,
-            options.request_timeout_ms / 1000,
-            options.wait_ms / 1000,
-        )
+    group = get_kv_transfer_group() if has_kv_transfer_group() else None
+    return any(
+        not isinstance(other, PegaKVConnector)
+        and type(other).get_handshake_metadata is not KVConnectorBase_V1.get_handshake_metadata
+        for other in getattr(group, "sub_connectors", ())
+    )
 
-    def _say(self, state: AttachState, who: str) -> None:
-        if state is AttachState.ATTACHED:
-            self._log.info("attached: %s, to the tier at %s", who, self._options.tier)
-        else:
-            self._log.warning(
-                "tier_absent: %s: no tier at %s; the engine starts without cache and goes on trying", who, self._options.tier
-            )
 
-    def _seed_agrees(self) -> bool:
-        from vllm.v1.core import kv_cache_utils
-
-        return bool(self._none_hash == kv_cache_utils.NONE_HASH)
+def _register() -> None:
+    """vLLM's MultiConnector looks a child's class up by its name when it reads statistics, whatever module path was given."""
+    with suppress(ValueError):  # known already
+        KVConnectorFactory.register_connector("PegaKVConnector", "pegaflow.connector", "PegaKVConnector")
 
 
 def _arm_faults(log: logging.Logger) -> None:
@@ -361,24 +277,4 @@ def _arm_faults(log: logging.Logger) -> None:
         log.warning("faults_armed: %s is set: this process may stop, fail or die on purpose; for tests only", faults.VARIABLE)
 
 
-def _tail_hash(algorithm: str) -> Any:
-    from vllm.utils.hashing import get_hash_fn_by_name
-    from vllm.v1.core.kv_cache_utils import BlockHash, hash_block_tokens
-
-    function = get_hash_fn_by_name(algorithm)
-
-    def tail_hash(parent: bytes | None, token_ids: Sequence[int]) -> bytes:
-        return hash_block_tokens(function, None if parent is None else BlockHash(parent), token_ids, None)
-
-    return tail_hash
-
-
-def _layouts(found: Sequence[LayoutMetadata], shards: int) -> list[LayoutMetadata]:
-    """One layout per shard. Raises StartRefused where ranks that share a shard (MLA) differ, or one is missing."""
-    by_shard: dict[int, LayoutMetadata] = {}
-    for layout in found:
-        if by_shard.setdefault(layout.shard, layout) != layout:
-            raise StartRefused("layouts_differ", f"ranks of shard {layout.shard} have different page layouts")
-    if sorted(by_shard) != list(range(shards)):
-        raise StartRefused("layouts_missing", f"page layouts of shards {sorted(by_shard)} are known, {shards} are needed")
-    return [by_shard[shard] for shard in range(shards)]
+_register()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pegaflow.connector.session import Member
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
@@ -72,6 +74,15 @@ class Engine:
 
     def stripe(self, tp_rank: int) -> int:
         return tp_rank if self.mla else 0
+
+    def rank_member(self, tp_rank: int, pp_rank: int) -> Member:
+        """One worker process, as the tier knows it."""
+        rank = pp_rank * self.tp + tp_rank
+        return Member(self.engine_id, "rank", rank, self.shard(tp_rank, pp_rank), self.shards, self.stripe(tp_rank), self.stripes)
+
+    def scheduler_member(self) -> Member:
+        """The engine core."""
+        return Member(self.engine_id, "scheduler", 0, 0, self.shards, 0, self.stripes)
 
 
 def describe_engine(config: VllmConfig, cache: KVCacheConfig) -> Engine:

@@ -47,9 +47,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Nobody waits for this lookup any more."""
+    """Nobody waits for this lookup any more. `reason`: a stable code."""
 
     lookup: int
+    reason: str = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class _Request:
     lease: LeaseRef | None = None
     code: str = ""
     computed: int = 0
+    tokens: int = 0
     spared: int = 0
     whole: int = 0
     over: bool = False
@@ -142,6 +144,8 @@ class LoadTracker:
     _requests: dict[str, _Request] = field(default_factory=dict)
     _lookups: dict[int, str] = field(default_factory=dict)
     _next_lookup: int = 1
+    _leases: int = 0
+    _loading: int = 0
 
     def asked(self, request_id: str, prompt: int, version: Version, plan: LoadPlan, now: float) -> list[Command]:
         """A lookup is wanted: the request is new or has changed. Gives up what was known about it."""
@@ -179,6 +183,7 @@ class LoadTracker:
         request = self._requests[request_id]
         request.lookup = 0
         request.lease = answer.lease
+        self._leases += answer.lease is not None
         if answer.lease is None or (answer.full == 0 and answer.tail < 0):
             commands: list[Command] = []
             self._settle(request, answer.code, commands)
@@ -203,7 +208,7 @@ class LoadTracker:
         if request.phase is Phase.ASKING and not changed:
             if now <= request.deadline:
                 return WAIT
-            self._settle(request, "lookup_timeout", commands)
+            self._settle(request, "lookup_timeout", commands, "lookup_timeout")
         if request.phase is Phase.UNSENT and not changed:
             if session is not None:
                 return Match(None, ask=True)
@@ -242,6 +247,7 @@ class LoadTracker:
         if request is None:
             # vLLM waits for a receive that nobody prepared: it has to be ended all the same.
             request = self._requests[request_id] = _Request((0, b""), LoadPlan(0, 0, ()), 0, 0.0, Phase.SETTLED)
+        request.tokens = tokens
         first = request.computed // self.block_size
         request.whole = last = -(-(request.computed + tokens) // self.block_size)
         blocks = tuple(table[first:last])
@@ -257,6 +263,7 @@ class LoadTracker:
             self._settle(request, request.code, commands)
             load = Load(request_id, blocks, None, (), (), False, request.code or "not_leased")
         request.phase = Phase.LOADING
+        self._loading += 1
         commands.append(load)
         return commands
 
@@ -266,6 +273,7 @@ class LoadTracker:
         if request is None or request.phase is not Phase.LOADING:
             return []
         commands: list[Command] = []
+        self._loading -= 1
         self._release(request, commands)
         request.answer = None
         if request.over:
@@ -289,13 +297,39 @@ class LoadTracker:
         del self._requests[request_id]
         return commands
 
+    def reset(self) -> list[Command]:
+        """What was found is void for every request, except for loads that are under way."""
+        commands: list[Command] = []
+        for request_id in [request_id for request_id, request in self._requests.items() if request.phase is not Phase.LOADING]:
+            self._drop(self._requests.pop(request_id), commands)
+        return commands
+
+    def sources(self, request_id: str) -> dict[int, int]:
+        """Tokens that the running load of a request brings, by the byte that the answer has for their page's source."""
+        request = self._requests.get(request_id)
+        if request is None or request.phase is not Phase.LOADING or request.answer is None:
+            return {}
+        plan, answer = request.plan, request.answer
+        begin, end = request.computed, request.computed + request.tokens
+        tokens: dict[int, int] = {}
+        for index in range(begin // self.block_size, -(-end // self.block_size)):
+            source = answer.sources[index - plan.first]
+            first = index * self.block_size
+            tokens[source] = tokens.get(source, 0) + min(end, first + self.block_size) - max(begin, first)
+        return tokens
+
     @property
     def open_lookups(self) -> int:
         return len(self._lookups)
 
     @property
     def open_leases(self) -> int:
-        return sum(1 for request in self._requests.values() if request.lease is not None)
+        return self._leases
+
+    @property
+    def open_loads(self) -> int:
+        """Loads that not every rank has reported."""
+        return self._loading
 
     @property
     def requests(self) -> int:
@@ -310,7 +344,8 @@ class LoadTracker:
             assert request.phase is Phase.ASKING, (request_id, request.phase)
             assert request.lookup == lookup, (request_id, lookup, request.lookup)
         leases = [request.lease for request in self._requests.values() if request.lease is not None]
-        assert len(set(leases)) == len(leases), leases
+        assert len(set(leases)) == len(leases) == self._leases, f"{self._leases} leases are held, requests have {leases}"
+        assert sum(request.phase is Phase.LOADING for request in self._requests.values()) == self._loading
         for request_id, request in self._requests.items():
             phase = request.phase
             assert (request.lookup != 0) == (phase is Phase.ASKING), (request_id, phase, request.lookup)
@@ -323,16 +358,17 @@ class LoadTracker:
         if request.lease is not None:
             commands.append(Release(request.lease))
             request.lease = None
+            self._leases -= 1
 
-    def _drop(self, request: _Request, commands: list[Command]) -> None:
+    def _drop(self, request: _Request, commands: list[Command], why: str = "cancelled") -> None:
         if request.lookup:
             del self._lookups[request.lookup]
-            commands.append(Cancel(request.lookup))
+            commands.append(Cancel(request.lookup, why))
             request.lookup = 0
         self._release(request, commands)
         request.answer = None
 
-    def _settle(self, request: _Request, code: str, commands: list[Command]) -> None:
-        self._drop(request, commands)
+    def _settle(self, request: _Request, code: str, commands: list[Command], why: str = "cancelled") -> None:
+        self._drop(request, commands, why)
         request.phase = Phase.SETTLED
         request.code = code

@@ -37,6 +37,13 @@ class Decode(StrEnum):
     STRICT = "strict"
 
 
+class OnReset(StrEnum):
+    """What vLLM's `reset_prefix_cache(reset_connector=True)` means: a change of weights, or nothing that concerns the tier."""
+
+    ISOLATE = "isolate"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Times in milliseconds, as they are written."""
@@ -49,6 +56,7 @@ class Options:
     decode: Decode = Decode.RECOMPUTE
     wait_ms: int = 5000
     request_timeout_ms: int = 2000
+    on_reset: OnReset = OnReset.ISOLATE
 
     @property
     def saves(self) -> bool:
@@ -84,6 +92,7 @@ def parse_options(extra: Mapping[str, Any], environ: Mapping[str, str] | None = 
         "decode": lambda name, value: _choice(Decode, name, value),
         "wait_ms": _milliseconds,
         "request_timeout_ms": _milliseconds,
+        "on_reset": lambda name, value: _choice(OnReset, name, value),
     }
     values = {name: parsers[name](PREFIX + name, value) for name, value in given.items()}
     runtime_dir = values.setdefault("runtime_dir", default_runtime_dir(os.environ if environ is None else environ))

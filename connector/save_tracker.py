@@ -78,6 +78,7 @@ class Unpin:
 @dataclass(slots=True)
 class _Request:
     prompt: int
+    has_tail: bool
     tail_due: bool
     offered: int = 0
     # Blocks that came from the tier in this session: offering them again would cost a message and tell nothing.
@@ -107,8 +108,8 @@ class SaveTracker:
 
     def admitted(self, request_id: str, prompt: int, plain: bool) -> None:
         """A new request of `prompt` tokens. `plain`: nothing but its ids decides its KV, so its tail has a key."""
-        tail_due = self.tails and plain and prompt % self.block_size != 0
-        self._requests[request_id] = _Request(prompt, tail_due)
+        has_tail = self.tails and plain and prompt % self.block_size != 0
+        self._requests[request_id] = _Request(prompt, has_tail, has_tail)
 
     def loaded(self, request_id: str, first: int, last: int) -> None:
         """Blocks [first, last) were loaded from the tier, so it holds them."""
@@ -174,6 +175,11 @@ class SaveTracker:
     def finished(self, request_id: str) -> None:
         """The request is over, however. Its open saves go on."""
         self._requests.pop(request_id, None)
+
+    def reset(self) -> None:
+        """No request holds a block any more, and all will be computed anew: offers begin anew. Open saves go on."""
+        for request in self._requests.values():
+            request.offered, request.loaded, request.tail_due = 0, range(0), request.has_tail
 
     @property
     def open_saves(self) -> int:

@@ -67,13 +67,15 @@ class RankHalf:
         self._copier = copier
         self._bus = bus
         self._member = member
-        self._chunk = max(1, CHUNK_BYTES // copier.layout.page_bytes)
+        self._page_bytes = copier.layout.page_bytes
+        self._chunk = max(1, CHUNK_BYTES // self._page_bytes)
         self._clock = clock
         self._counters = counters
         self._log = log
         self._lock = threading.Lock()
         self._collected = Collected()
         self._last_loads = 0
+        self._closing = False
         self._save_lane: Lane[_SaveJob] = Lane("pegaflow-saves", self._save, log)
         self._load_lane: Lane[_LoadJob] = Lane("pegaflow-loads", self._load, log)
 
@@ -99,7 +101,8 @@ class RankHalf:
         return collected
 
     def close(self) -> None:
-        """Waits for the copies under way, then ends the bus."""
+        """Waits for the chunks under way, gives up what is queued behind them, then ends the bus."""
+        self._closing = True
         self._load_lane.close()
         self._save_lane.close()
         self._bus.close()
@@ -109,14 +112,16 @@ class RankHalf:
     def _load(self, job: _LoadJob) -> None:
         load = job.load
         done, code = 0, "copy_failed"
+        begun = self._clock()
         try:
             done, code = self._fetch(job)
             faults.reach(Point.CONNECTOR_LOAD_BEFORE_REPORT)
         except Exception:
             self._log.exception("load_failed: request %s", load.request_id)
-        if not code:
-            self._counters.add("pages_loaded", len(load.blocks))
-            self._counters.add("tails_loaded", int(load.tail))
+        self._counters.observe("load_copy_seconds", self._clock() - begun)
+        self._counters.add("pages_loaded", done)
+        self._counters.add("bytes_loaded", done * self._page_bytes)
+        self._counters.add("tails_loaded", int(load.tail and done == len(load.blocks)))
         self._received(load, code, load.blocks[done:])
 
     def _fetch(self, job: _LoadJob) -> tuple[int, str]:
@@ -127,6 +132,8 @@ class RankHalf:
         slots, generations = load.slots[shard::shards], load.generations[shard::shards]
         for first in range(0, len(load.blocks), self._chunk):
             chunk = slice(first, first + self._chunk)
+            if self._closing:
+                return first, "closing"
             view = self._bus.begin_copy(load.lease.session)
             if view is None:
                 return first, "session_over"
@@ -162,7 +169,7 @@ class RankHalf:
         granted: dict[int, int] = {}
         grant: Grant | None = None
         try:
-            grant = self._bus.take_grant(work.ref, job.deadline)
+            grant = self._bus.take_grant(work.ref, 0.0 if self._closing else job.deadline)
             if grant is not None:
                 granted = dict(zip(grant.positions, grant.slots, strict=True))
         except Exception:
@@ -187,8 +194,9 @@ class RankHalf:
         if not positions:
             return "not_granted"
         done = 0
+        begun = self._clock()
         try:
-            while done < len(positions):
+            while done < len(positions) and not self._closing:
                 chunk = positions[done : done + self._chunk]
                 view = self._bus.begin_copy(grant.ref.session)
                 if view is None:
@@ -206,7 +214,8 @@ class RankHalf:
             # The last touch of these slots, in any case.
             if done < len(positions):
                 self._bus.abandoned(grant, positions[done:])
-        self._counters.add("pages_saved", done)
-        if order.tail and positions[-1] == last and done == len(positions):
-            self._counters.add("tails_saved")
+            self._counters.observe("save_copy_seconds", self._clock() - begun)
+            self._counters.add("pages_saved", done)
+            self._counters.add("bytes_saved", done * self._page_bytes)
+            self._counters.add("tails_saved", int(order.tail and positions[-1] == last and done == len(positions)))
         return "written" if done == len(positions) else "abandoned"

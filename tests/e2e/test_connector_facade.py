@@ -1,5 +1,6 @@
 """The class that vLLM loads, with vLLM's own configuration objects and metrics, and without a tier."""
 
+import functools
 import json
 import logging
 import pickle
@@ -16,18 +17,22 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("vllm")
     import torch
-    from pegaflow.connector.connector import LayoutMetadata, PegaKVConnector, ReportMetadata, StepMetadata, _layouts
+    from pegaflow.connector.connector import PegaKVConnector
     from pegaflow.connector.engine import describe_engine
     from pegaflow.connector.load_tracker import Load
+    from pegaflow.connector.metadata import LayoutMetadata, ReportMetadata, StepMetadata
     from pegaflow.connector.options import StartRefused
     from pegaflow.connector.session import AttachRefused, AttachState, IntentRef, LeaseRef, SessionId
     from pegaflow.connector.stats import PegaStats
-    from pegaflow.connector.work import RankReport, SaveOrder, SaveWork, StepWork
+    from pegaflow.connector.work import RankLayout, RankReport, SaveOrder, SaveWork, StepWork, layouts_by_shard
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, supports_hma
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -137,6 +142,8 @@ def test_no_hook_raises(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connector.get_num_new_matched_tokens(request, 0) == (0, False)
     connector.update_state_after_alloc(request, Broken(), 5)
     assert connector.build_connector_meta(Broken()) == StepMetadata(StepWork(0))
+    assert connector.get_external_cache_hit_sources(request, 5) == {}
+    assert connector.reset_cache() is False
     connector.update_connector_output(Broken())
     assert connector.request_finished_all_groups(request, ([1],)) == (False, None)
     assert connector.has_pending_push_work() is False
@@ -148,6 +155,7 @@ def test_no_hook_raises(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert connector.get_transfer_results(set()).finished_recving == set()
     assert connector.get_block_ids_with_load_errors() == set()
     assert connector.build_connector_worker_meta() is None
+    connector._counters.watch("scheduler", dict)
     stats = connector.get_kv_connector_stats()
     assert stats is not None
     assert {name: count for name, count in stats.data.items() if name.startswith("hook_errors")} == {
@@ -157,6 +165,8 @@ def test_no_hook_raises(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
             "get_num_new_matched_tokens",
             "update_state_after_alloc",
             "build_connector_meta",
+            "get_external_cache_hit_sources",
+            "reset_cache",
             "update_connector_output",
             "request_finished",
             "has_pending_push_work",
@@ -179,11 +189,14 @@ def test_without_a_tier_the_engine_goes_on(
         def wait_attached(self, timeout_s: float) -> AttachState:
             return AttachState.ABSENT
 
+        def session(self) -> None:
+            return None
+
     connector = make(config)
-    monkeypatch.setattr("pegaflow.connector.connector.SchedulerBus", Bus)
+    monkeypatch.setattr("pegaflow.connector.assembly.SchedulerBus", Bus)
     logger = logging.getLogger("vllm.pegaflow")
     logger.addHandler(caplog.handler)
-    connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(0, b"d" * 16, 100)})
+    connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(RankLayout(0, b"d" * 16, 100))})
     logger.removeHandler(caplog.handler)
     assert "tier_absent" in caplog.text
     assert "starts without cache" in caplog.text
@@ -203,27 +216,27 @@ def test_a_refusal_by_the_tier_stops_the_start(config: Any, monkeypatch: pytest.
             closed.append(True)
 
     connector = make(config)
-    monkeypatch.setattr("pegaflow.connector.connector.SchedulerBus", Bus)
+    monkeypatch.setattr("pegaflow.connector.assembly.SchedulerBus", Bus)
     with pytest.raises(AttachRefused, match="layout_mismatch: pages of 100 bytes here"):
-        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(0, b"d" * 16, 100)})
+        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): LayoutMetadata(RankLayout(0, b"d" * 16, 100))})
     assert closed == [True]
 
 
 def test_layouts_per_shard() -> None:
-    a, b = LayoutMetadata(0, b"a", 1), LayoutMetadata(1, b"b", 2)
-    assert _layouts([b, a], 2) == [a, b]
-    assert _layouts([a, LayoutMetadata(0, b"a", 1)], 1) == [a]
+    a, b = RankLayout(0, b"a", 1), RankLayout(1, b"b", 2)
+    assert layouts_by_shard([b, a], 2) == [a, b]
+    assert layouts_by_shard([a, RankLayout(0, b"a", 1)], 1) == [a]
     with pytest.raises(StartRefused, match="layouts_differ"):
-        _layouts([a, LayoutMetadata(0, b"c", 1)], 1)
+        layouts_by_shard([a, RankLayout(0, b"c", 1)], 1)
     with pytest.raises(StartRefused, match="layouts_missing"):
-        _layouts([a], 2)
+        layouts_by_shard([a], 2)
 
 
 def test_what_crosses_processes_survives_it() -> None:
     lease = LeaseRef(SessionId(1, 2), 3)
     load = Load("r", (1, 2), lease, array("I", [4, 5]), array("Q", [6, 7]), True, "")
     work = StepWork(1, SaveWork(IntentRef(SessionId(1, 2), 9), (SaveOrder(1, 0, (3,), False),)), (load,))
-    for thing in (StepMetadata(work), ReportMetadata(RankReport({1: 1}, {"r": "x"})), LayoutMetadata(0, b"d", 5)):
+    for thing in (StepMetadata(work), ReportMetadata(RankReport({1: 1}, {"r": "x"})), LayoutMetadata(RankLayout(0, b"d", 5))):
         assert pickle.loads(pickle.dumps(thing)) == thing
 
 
@@ -232,19 +245,79 @@ def test_reports_of_ranks_add_up() -> None:
     assert total == ReportMetadata(RankReport({1: 2}, {"r": "x"}))
 
 
+class Metrics:
+    """vLLM's metrics of this connector, in a registry of their own."""
+
+    def __init__(self, config: Any, engines: int = 1) -> None:
+        self.registry = CollectorRegistry()
+        kinds = {kind: functools.partial(kind, registry=self.registry) for kind in (Counter, Gauge, Histogram)}
+        made = PegaKVConnector.build_prom_metrics(
+            config, kinds, ["model_name", "engine"], {number: ["m", str(number)] for number in range(engines)}
+        )
+        assert made is not None
+        self.metrics = made
+
+    def value(self, name: str, engine: int = 0, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"pegaflow_{name}", {"model_name": "m", "engine": str(engine), **labels})
+
+
 def test_counters_appear_on_vllms_metrics(config: Any) -> None:
-    registry = CollectorRegistry()
-
-    def counter(**fields: Any) -> Counter:
-        return Counter(registry=registry, **fields)
-
-    metrics = PegaKVConnector.build_prom_metrics(
-        config, {Counter: counter, Gauge: Gauge, Histogram: Histogram}, ["model_name", "engine"], {0: ["m", "0"]}
-    )
-    assert metrics is not None
+    metrics = Metrics(config)
+    assert metrics.value("pages_saved_total") == 0, "there from the start, for whoever watches its growth"
     total = PegaStats({"pages_saved": 2}).aggregate(PegaStats({"pages_saved": 3, "loads|done": 1, "unknown": 1}))
     assert total.reduce() == {"pages_saved": 5, "loads|done": 1, "unknown": 1}
-    metrics.observe(total.data, 0)
-    labels = {"model_name": "m", "engine": "0"}
-    assert registry.get_sample_value("pegaflow_pages_saved_total", labels) == 5
-    assert registry.get_sample_value("pegaflow_loads_total", {**labels, "outcome": "done"}) == 1
+    metrics.metrics.observe(total.data, 0)
+    assert metrics.value("pages_saved_total") == 5
+    assert metrics.value("loads_total", outcome="done") == 1
+
+
+def test_seconds_are_histograms(config: Any) -> None:
+    metrics = Metrics(config)
+    total = PegaStats({"lookup_seconds|hit": [0.002], "save_seconds": [0.3]})
+    total.aggregate(PegaStats({"lookup_seconds|hit": [0.004, 20.0]}))
+    metrics.metrics.observe(total.data, 0)
+    assert metrics.value("lookup_seconds_count", outcome="hit") == 3
+    assert metrics.value("lookup_seconds_bucket", outcome="hit", le="0.0025") == 1
+    assert metrics.value("save_seconds_sum") == pytest.approx(0.3)
+    assert total.reduce()["lookup_seconds|hit (median of 3)"] == 0.004
+
+
+def test_gauges_are_the_latest_of_each_part_added_up(config: Any) -> None:
+    metrics = Metrics(config, engines=2)
+    assert metrics.value("open_grants", engine=1) == 0
+    step = PegaStats({"open_grants|rank 0": 3}).aggregate(PegaStats({"open_grants|rank 1": 2}))
+    metrics.metrics.observe(step.data, 0)
+    metrics.metrics.observe({"open_grants|rank 0": 7, "open_saves|scheduler": 1}, 1)
+    assert (metrics.value("open_grants"), metrics.value("open_grants", engine=1)) == (5, 7)
+    metrics.metrics.observe(PegaStats({"open_grants|rank 1": 0}).data, 0)
+    assert metrics.value("open_grants") == 3
+    later = PegaStats({"open_grants|rank 0": 3}).aggregate(PegaStats({"open_grants|rank 0": 0}))
+    metrics.metrics.observe(later.data, 0)
+    assert metrics.value("open_grants") == 0
+    assert metrics.value("open_saves", engine=1) == 1
+
+
+def test_statistics_survive_the_way_to_the_process_that_serves_them(config: Any) -> None:
+    sent = PegaStats({"saves|written": 1, "save_seconds": [0.25], "open_saves|scheduler": 0})
+    there = MsgpackDecoder(dict[str, Any]).decode(MsgpackEncoder().encode(sent.to_dict()))
+    rebuilt = PegaKVConnector.build_kv_connector_stats(there)
+    assert rebuilt == sent
+    logger = KVConnectorLogging(config.kv_transfer_config)
+    logger.observe(there)
+    logger.observe({"saves|written": 1})
+    assert there == sent.data, "the logger's total is not what others read"
+
+
+def test_where_a_load_came_from(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    connector = make(config)
+    request: Any = SimpleNamespace(request_id="r")
+    assert connector._scheduler is not None
+    monkeypatch.setattr(connector._scheduler, "sources", lambda request: {0: 32, 1: 16, 2: 5})
+    assert connector.get_external_cache_hit_sources(request, 53) == {
+        CacheHitSource.HOST: 32,
+        CacheHitSource.P2P: 16,
+        CacheHitSource.DISK: 5,
+    }
+    monkeypatch.setattr(connector._scheduler, "sources", lambda request: {})
+    assert connector.get_external_cache_hit_sources(request, 53) == {CacheHitSource.EXTERNAL_UNSPECIFIED: 53}
+    assert connector.get_external_cache_hit_sources(request, 0) == {}

@@ -176,7 +176,7 @@ def test_an_answer_that_never_comes_is_a_failure_and_not_a_hang() -> None:
     decoder = Decoder(51, {0, 1, 2})
     (ask,) = decoder.ask()
     decoder.now = 6.1
-    assert decoder.match() == Match(0, commands=(Cancel(1),))
+    assert decoder.match() == Match(0, commands=(Cancel(1, "lookup_timeout"),))
     assert isinstance(ask, Ask)
     assert decoder.answer(ask) == [Release(LEASE)]
     assert decoder.match().tokens == 0

@@ -105,6 +105,13 @@ class FakeBlocks:
     def get_cached_block(self, block_hash: bytes, groups: list[int]) -> Any:
         return [object()] if block_hash in self.cached else None
 
+    @property
+    def num_gpu_blocks(self) -> int:
+        return len(self.blocks)
+
+    def get_num_free_blocks(self) -> int:
+        return len(self.blocks) - 1 - len(self.refs())
+
     def refs(self) -> dict[int, int]:
         return {block.block_id: block.refs for block in self.blocks if block.refs}
 
@@ -302,7 +309,7 @@ def test_nothing_is_saved(why: str) -> None:
     if why == "no session":
         half.bus.current = None
     if why == "no bus":
-        half.half._bus = None
+        half.half.saving.connect(None)
     half.new(20)
     assert half.step({"r": 20}, {"r": [1, 2]}).saves is None
     assert half.bus.intents == []
@@ -413,8 +420,10 @@ def test_from_lookup_to_load_to_release() -> None:
     assert half.half.matched(request, 0) == (None, False)
     assert half.half.matched(request, 0) == (None, False)
     half.bus.answer(3, tail=0)
+    half.now = 2.0
     assert half.half.matched(request, 0) == (50, True)
     half.half.allocated(request, [20, 21, 22, 23], 50)
+    half.now = 5.0
     assert half.step().loads == (Load("r", (20, 21, 22, 23), LEASE, array("I", range(4)), array("Q", range(4)), True, ""),)
     assert half.step().loads == ()
     assert len(half.bus.lookups) == 1
@@ -422,7 +431,15 @@ def test_from_lookup_to_load_to_release() -> None:
     half.half.allocated(request, [20, 21, 22, 23], 0)
     assert half.bus.calls == [("loading", LEASE), ("release", LEASE)]
     counted = half.counters.take()
-    assert counted == {"lookups|hit": 1, "lookup_pages|local": 3, "lookup_pages|remote": 1, "loads|done": 1}
+    assert counted == {
+        "lookups|hit": 1,
+        "lookup_pages|local": 3,
+        "lookup_pages|remote": 1,
+        "lookup_seconds|hit": [2.0],
+        "loads|done": 1,
+        "load_seconds": [3.0],
+        "tier_attached|scheduler": 1,
+    }
     # What came from the tier is not offered back.
     request.num_computed_tokens = 50
     half.step({"r": 1}, {"r": [20, 21, 22, 23]})
@@ -476,7 +493,7 @@ def test_without_a_tier_it_is_a_miss_at_once() -> None:
     half.bus.current = None
     request = half.new(51)
     assert half.half.matched(request, 0) == (0, False)
-    assert half.counters.take() == {"lookups|no_tier": 1}
+    assert half.counters.take() == {"lookups|no_tier": 1, "pages_missed|no_tier": 4}
 
 
 def test_a_session_that_changed_asks_again() -> None:
@@ -521,6 +538,179 @@ def test_prompt_positions_computed(steps: list[tuple[int, int]], expected: dict[
         request.num_computed_tokens = computed
         half.step({"r": scheduled})
     assert half.counters.take() == expected
+
+
+@pytest.mark.parametrize(
+    ("full", "tail", "code", "outcome", "missed"),
+    [
+        (3, 0, "", "hit", {}),
+        (3, -1, "", "hit", {"unknown": 1}),
+        (1, -1, "deadline", "hit", {"deadline": 3}),
+        (0, -1, "", "miss", {"unknown": 4}),
+        (0, -1, "no_space", "no_space", {"no_space": 4}),
+    ],
+)
+def test_every_page_asked_for_is_a_hit_or_a_miss(full: int, tail: int, code: str, outcome: str, missed: dict[str, int]) -> None:
+    half = Half()
+    half.new(51)
+    half.bus.answer(full, tail, code)
+    half.step()
+    counted = half.counters.take()
+    assert {name: count for name, count in counted.items() if name.startswith("lookups")} == {f"lookups|{outcome}": 1}
+    found = {name: count for name, count in counted.items() if name.startswith("pages_missed")}
+    assert found == {f"pages_missed|{reason}": count for reason, count in missed.items()}
+    assert counted.get("lookup_pages|local", 0) + counted.get("lookup_pages|remote", 0) + sum(found.values()) == 4
+
+
+def test_pages_from_disk_are_counted_as_such() -> None:
+    half = Half()
+    half.new(51)
+    half.bus.answer(3)
+    half.bus.answers[0] = half.bus.answers[0]._replace(sources=b"\2\0\2")
+    half.step()
+    counted = half.counters.take()
+    assert (counted["lookup_pages|disk"], counted["lookup_pages|local"]) == (2, 1)
+
+
+@pytest.mark.parametrize(("how", "reason"), [("abort", "cancelled"), ("timeout", "lookup_timeout")])
+def test_a_lookup_that_is_given_up_counts_once(how: str, reason: str) -> None:
+    half = Half()
+    request = half.new(51)
+    if how == "abort":
+        half.half.finished("r")
+    else:
+        half.now = 100.0
+        assert half.half.matched(request, 0) == (0, False)
+    half.bus.answer(3)  # on its way already; its lease goes back, and it counts no more
+    half.step()
+    counted = half.counters.take()
+    assert {name: count for name, count in counted.items() if name.startswith(("lookup", "pages"))} == {
+        f"lookups|{reason}": 1,
+        f"pages_missed|{reason}": 4,
+    }
+    assert half.bus.calls == [("cancel", 1), ("release", LEASE)]
+
+
+def gauges(half: Half) -> dict[str, int]:
+    return {name: value for name, value in half.counters.take().items() if name.endswith("|scheduler")}
+
+
+def test_gauges_are_told_when_they_change_and_when_they_are_zero_again() -> None:
+    half = Half()
+    request = half.new(51)
+    assert gauges(half) == {"tier_attached|scheduler": 1, "open_lookups|scheduler": 1}
+    assert gauges(half) == {}
+    half.bus.answer(3)
+    half.half.matched(request, 0)
+    assert gauges(half) == {"open_lookups|scheduler": 0, "open_leases|scheduler": 1}
+    half.half.allocated(request, [20, 21, 22, 23], 48)
+    half.new(32, "s")
+    half.bus.answer(0)
+    half.step({"s": 32}, {"s": [5, 6]})
+    assert gauges(half) == {"open_loads|scheduler": 1, "open_saves|scheduler": 1}
+    half.half.finished("r")
+    half.half.finished("s")
+    half.half.reported(RankReport({1: 1}), {"r"})
+    assert half.half.busy(), "an engine without requests goes on until vLLM has been told"
+    assert gauges(half) == {"open_loads|scheduler": 0, "open_saves|scheduler": 0, "open_leases|scheduler": 0}
+    assert not half.half.busy()
+    half.bus.current = None
+    assert half.half.busy()
+    assert gauges(half) == {"tier_attached|scheduler": 0}
+
+
+def test_what_another_connector_received_is_not_ours() -> None:
+    half = Half()
+    request = half.new(51)
+    half.bus.answer(3)
+    half.half.matched(request, 0)
+    half.half.allocated(request, [20, 21, 22, 23], 0)  # the other one was chosen
+    half.step()
+    half.half.reported(None, {"r"})
+    assert half.bus.calls == [("release", LEASE)]
+    assert not [name for name in half.counters.take() if name.startswith("load") and "lookup" not in name]
+
+
+def test_a_rank_that_reports_twice_does_not_cost_other_saves_their_end(caplog: pytest.LogCaptureFixture) -> None:
+    half = Half()
+    half.new(32, "a")
+    half.new(48, "b")
+    half.step({"a": 32, "b": 48}, {"a": [1, 2], "b": [3, 4, 5]})
+    half.half.reported(RankReport({1: 1}), ())
+    half.half.reported(RankReport({1: 1, 2: 1}), ())
+    assert half.pool.refs() == {}
+    assert "save_ended_twice" in caplog.text
+
+
+def test_seconds_of_a_save_run_until_every_rank_has_ended_it() -> None:
+    half = Half(replace(ENGINE, tp=2), mode="write_only")
+    half.new(32)
+    half.now = 1.0
+    half.step({"r": 32}, {"r": [1, 2]})
+    half.now = 1.5
+    half.half.reported(RankReport({1: 1}), ())
+    half.now = 4.0
+    half.half.reported(RankReport({1: 1}), ())
+    assert half.counters.take()["save_seconds"] == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("computed", "tokens", "sources", "expected"),
+    [
+        (0, 50, b"\0\1\2\1", {0: 16, 1: 18, 2: 16}),
+        (16, 34, b"\0\1\2\1", {1: 18, 2: 16}),
+        (0, 47, b"\0\0\1\1", {0: 32, 1: 15}),
+    ],
+)
+def test_tokens_by_source(computed: int, tokens: int, sources: bytes, expected: dict[int, int]) -> None:
+    half = Half()
+    request = half.new(51)
+    half.bus.answer(3, tail=0)
+    half.bus.answers[0] = half.bus.answers[0]._replace(sources=sources)
+    assert half.half.sources(request) == {}
+    half.half.matched(request, computed)
+    half.half.allocated(request, [20, 21, 22, 23], tokens)
+    assert half.half.sources(request) == expected
+
+
+def test_after_a_reset_nothing_from_before_is_found_and_all_is_saved_anew() -> None:
+    half = Half()
+    request = half.new(51)
+    half.step({"r": 51}, {"r": [1, 2, 3, 4]})
+    half.bus.answer(3)
+    assert half.half.matched(request, 0) == (48, True)
+    assert not half.half.reset(), "its blocks are pinned"
+    half.half.reported(RankReport({1: 1}), ())
+    assert half.half.reset()
+    assert half.bus.calls == [("release", LEASE)]
+    assert half.half.matched(request, 0) == (None, False)
+    old, new = half.bus.lookups
+    assert len(new["keys"]) == 3
+    assert not {*old["keys"], *old["tails"]} & {*new["keys"], *new["tails"]}
+    assert {len(key) for key in [*old["keys"], *new["keys"]]} == {32}
+    half.step({"r": 51}, {"r": [1, 2, 3, 4]})
+    first, again = half.bus.intents
+    assert again["keys"][:3] == new["keys"], "what it saves now, it finds now"
+    assert not set(first["keys"]) & set(again["keys"])
+    assert half.counters.take()["cache_resets"] == 1
+
+
+def test_a_reset_while_vllms_own_has_failed_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    half = Half()
+    half.pool.touch([half.pool.blocks[7]])  # a request that runs
+    assert not half.half.reset()
+    assert "reset_refused" in caplog.text
+    half.new(16)
+    assert half.bus.lookups[0]["tails"][-1:] == keys(16, [0], False), "the names are those from before"
+
+
+def test_a_reset_that_concerns_the_engine_only() -> None:
+    half = Half(on_reset="keep")
+    half.pool.touch([half.pool.blocks[7]])
+    assert half.half.reset()
+    request = half.new(51)
+    assert half.bus.lookups[0]["keys"] == keys(51, [0, 1, 2], False)
+    assert half.half.matched(request, 0) == (None, False)
 
 
 def test_another_none_hash_turns_the_cache_off(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,6 +38,7 @@ class FakeCopier(Copier):
         self.marks: list[object] = []
         self.before_fetch: Callable[[], None] = lambda: None
         self.fail = False
+        self.fail_after = 1 << 30
 
     def mark(self) -> object:
         self.marks.append(object())
@@ -48,7 +49,7 @@ class FakeCopier(Copier):
 
     def store(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
         assert mark in self.marks
-        if self.fail:
+        if self.fail or len(self.stored) >= self.fail_after:
             raise RuntimeError("a copy that fails")
         self.stored += zip(blocks, [offset // GRANULE for offset in offsets], strict=True)
 
@@ -70,6 +71,7 @@ class FakeBus:
         self.closed = False
         self.gate = threading.Event()
         self.gate.set()
+        self.any_deadline = False
 
     def wait_attached(self, timeout_s: float) -> AttachState:
         return AttachState.ATTACHED
@@ -82,7 +84,7 @@ class FakeBus:
 
     def take_grant(self, ref: IntentRef, deadline: float) -> Grant | None:
         assert ref == REF
-        assert deadline == pytest.approx(100.05)
+        assert self.any_deadline or deadline == pytest.approx(100.05)
         return self.grant
 
     def written(self, grant: Grant, positions: Sequence[int]) -> None:
@@ -160,7 +162,7 @@ def test_a_load_copies_and_reports_once(rank: Rank) -> None:
     done = rank.wait(received)
     assert rank.copier.fetched == [(7, 2), (8, 3)]
     assert (done.received, done.refused, done.bad_blocks, done.report.failed) == ({"r"}, set(), set(), {})
-    assert rank.counters.take() == {"pages_loaded": 2}
+    assert rank.counters.take() == {"pages_loaded": 2, "bytes_loaded": 2 << 20, "load_copy_seconds": [0.0]}
 
 
 def test_a_rank_picks_its_own_shard() -> None:
@@ -180,6 +182,7 @@ def test_many_pages_go_in_chunks_and_a_bad_one_fails_those_from_its_chunk_on(ran
     assert done.bad_blocks == set(range(124, 150))
     assert done.report.failed == {"r": "generation_changed"}
     assert not done.refused
+    assert rank.counters.take()["pages_loaded"] == 24
 
 
 def test_a_generation_that_changes_during_the_copy_fails_the_load(rank: Rank) -> None:
@@ -238,7 +241,14 @@ def test_granted_positions_are_written_and_the_rest_ends_at_once(rank: Rank) -> 
     assert rank.copier.stored == [(5, 10), (7, 11), (8, 12)]
     assert rank.bus.answers == [("written", (0, 2)), ("written", (3,))]
     assert done.report.ended == {1: 1, 2: 1, 3: 1}
-    assert rank.counters.take() == {"saves|written": 2, "saves|not_granted": 1, "pages_saved": 3, "tails_saved": 1}
+    assert rank.counters.take() == {
+        "saves|written": 2,
+        "saves|not_granted": 1,
+        "pages_saved": 3,
+        "bytes_saved": 3 << 20,
+        "tails_saved": 1,
+        "save_copy_seconds": [0.0, 0.0],
+    }
 
 
 def test_without_a_grant_the_saves_end(rank: Rank) -> None:
@@ -264,7 +274,7 @@ def test_a_copy_that_raises_abandons_and_ends_the_save(rank: Rank, caplog: pytes
     rank.wait(ended(1))
     assert rank.bus.answers == [("abandoned", (0, 1))]
     assert "save_failed" in caplog.text
-    assert rank.counters.take() == {"saves|failed": 1}
+    assert rank.counters.take() == {"saves|failed": 1, "save_copy_seconds": [0.0]}
 
 
 def test_each_chunk_is_answered_for_before_the_next_is_copied(rank: Rank) -> None:
@@ -273,3 +283,39 @@ def test_each_chunk_is_answered_for_before_the_next_is_copied(rank: Rank) -> Non
     rank.half.start_saves(SaveWork(REF, (SaveOrder(1, 0, tuple(range(count)), False),)))
     rank.wait(ended(1))
     assert rank.bus.answers == [("written", tuple(range(24))), ("written", tuple(range(24, 48))), ("written", (48, 49))]
+
+
+def test_pages_that_were_written_before_an_error_are_counted(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+    rank.bus.grant = grant(list(range(50)), list(range(100, 150)))
+    rank.copier.fail_after = 24
+    rank.half.start_saves(SaveWork(REF, (SaveOrder(1, 0, tuple(range(50)), True),)))
+    rank.wait(ended(1))
+    assert rank.bus.answers == [("written", tuple(range(24))), ("abandoned", tuple(range(24, 50)))]
+    counted = rank.counters.take()
+    assert (counted["pages_saved"], counted["saves|failed"]) == (24, 1)
+    assert "tails_saved" not in counted
+
+
+def test_closing_waits_for_the_chunk_under_way_and_gives_up_the_rest() -> None:
+    rank = Rank()
+    rank.bus.gate.clear()
+    rank.bus.grant = grant(list(range(50)), list(range(100, 150)))
+    for number in range(1, 4):
+        rank.half.start_saves(SaveWork(REF, (SaveOrder(number, 0, tuple(range(50)), False),)))
+        rank.half.start_loads(StepWork(number, None, (load(tuple(range(50)), list(range(50))),)))
+    closer = threading.Thread(target=rank.half.close)
+    rank.bus.any_deadline = True
+    closer.start()
+    while not rank.half._closing:
+        pass
+    rank.bus.gate.set()
+    closer.join(30)
+    assert not closer.is_alive()
+    assert rank.bus.closed
+    assert len(rank.copier.stored) <= 24 and len(rank.copier.fetched) <= 24, "one chunk of each kind at most"
+    told = [position for _, positions in rank.bus.answers for position in positions]
+    assert sorted(told) == sorted(3 * list(range(50))), "every slot of every grant has its last word"
+    report = rank.half.collect()
+    assert report.report.ended == {1: 1, 2: 1, 3: 1}
+    assert report.report.failed == {"r": "closing"}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pegaflow-")]

@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from pegaflow.common.pool import GRANULE
-from pegaflow.connector import scheduler
+from pegaflow.connector import saving
 from pegaflow.connector.load_tracker import Command, Load, LoadTracker, Match, Phase, Version
 from pegaflow.connector.save_tracker import Offer, Progress, SaveTracker, Unpin
 from pegaflow.connector.session import SessionId
@@ -101,7 +101,7 @@ def flag_instead_of_count() -> AbstractContextManager[Any]:
 
 def tail_with_salt() -> AbstractContextManager[Any]:
     """Saves tails of requests whose KV their ids do not decide."""
-    return mock.patch.object(scheduler, "_plain", lambda request: True)
+    return mock.patch.object(saving, "plain", lambda request: True)
 
 
 def stale_session_trusted() -> AbstractContextManager[Any]:
