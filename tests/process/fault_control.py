@@ -75,9 +75,11 @@ class FaultControl:
 
 
 def state(pid: int) -> str:
-    """R, S, D, T (stopped), Z (dead); Z too for one that is gone."""
+    """R, S, D, T (stopped), Z (dead, all of its threads); Z too for one that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except (FileNotFoundError, ProcessLookupError):
         return "Z"
-    return text[text.rindex(")") + 2]
+    found = text[text.rindex(")") + 2]
+    return "D" if found == "Z" and threads > 1 else found
