@@ -51,16 +51,16 @@ class Room:
             return (
                 self._slot_of_others(space, size)
                 or self._slab(size, lambda other: other is not space and self._shares.above(other) > 0)
-                or self._scattered(size, CHEAP)
+                or self._scattered(size, CHEAP * self._allocator.slab)
                 or self._slot_of(space, size)
                 or self._slab(size, lambda other: other is space or self._shares.above(other) > 0)
-                or self._scattered(size, 1.0)
+                or self._scattered(size, None)
             )
         return (
             self._slot_of(space, size)
             or self._slot_of_others(space, size)
             or self._slab(size, lambda other: other is space or self._shares.above(other) > 0)
-            or self._scattered(size, 1.0)
+            or self._scattered(size, None)
         )
 
     # --- a slot ------------------------------------------------------------------------------------------------------
@@ -96,14 +96,14 @@ class Room:
 
     # --- a slab ------------------------------------------------------------------------------------------------------
 
-    def _scattered(self, size: int, share: float) -> bool:
+    def _scattered(self, size: int, most: float | None) -> bool:
         """A slab of another size, whosever it is, if so much is free that only the cut is in the way."""
         if self._allocator.scattered(size) < size:
             return False
-        return self._slab(size, lambda other: True, share * self._allocator.slab)
+        return self._slab(size, lambda other: True, most)
 
     def _slab(self, size: int, whose: Callable[[Namespace], bool], most: float | None = None) -> bool:
-        """Empties the cheapest slab of another size that holds pages of such namespaces only, `most` granules of them."""
+        """Empties the cheapest slab of another size that holds pages of such namespaces only; `most`: granules that may go for it."""
         for far in (False, True):
             choice: list[tuple[int, int, list[Page]]] = []
             postponed = False

@@ -131,7 +131,7 @@ class Space:
         """The page is not in the index any more, or not the one in the index."""
         if page.state is PageState.SEALED:
             self._policy(page).remove(page)
-            self._unkeep(page)
+        self._unkeep(page)  # also a parent that was kept while its bytes had not come yet
         parent = lineage.leave(page)
         if parent is not None:
             self.place(parent)
