@@ -56,6 +56,7 @@ SOME = (
     "connector.save.before_copy:kill",
     "connector.save.after_copy:stop",
     "connector.save.after_copy:kill",
+    "connector.load.before_copy:kill",
     "connector.load.after_copy:raise",
 )
 """What CI runs."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Engine, dump, make_keys, page_bytes, until
+from pegaflow.common import clock
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -158,4 +159,29 @@ def test_an_engine_with_a_lookup_under_way_attaches_again_after_its_tier_died(cl
         until("attached again", lambda half=half: half.session() not in (None, old))  # type: ignore[misc]
     assert [answer.full for answer in until("its answer", d.scheduler.drain)] == [0]
     assert d.save(make_keys(2)).positions
+    d.close()
+
+
+def test_what_was_promised_in_the_life_before_is_void(cluster: Cluster) -> None:
+    keys, granted = make_keys(3), make_keys(2, salt=1)
+    d = Engine(cluster, "b", "d").attached()
+    d.save(keys)
+    lease = until("a lease", lambda: d.lookup(keys).lease)
+    ref = d.intent(granted)
+    grant = d.rank.take_grant(ref, clock.now() + 10)
+    assert grant is not None
+    cluster.tiers["b"].kill()
+    cluster.tiers["b"].start()
+    for half in (d.scheduler, d.rank):
+        until("attached again", lambda half=half: half.session() not in (None, ref.session))  # type: ignore[misc]
+    assert d.rank.begin_copy(ref.session) is None, "nothing is written under a grant of the life before"
+    d.rank.written(grant, list(grant.positions))
+    d.scheduler.loading(lease)
+    d.scheduler.release(lease)
+    again = d.save(granted)
+    assert list(again.positions) == [0, 1], "the new life has nothing of what was only granted"
+    until("nothing held", lambda: nothing_held(cluster, "b"))
+    assert dump(cluster.endpoint("b"))["counts"].get("stale_words", 0) == 0, "an old word was not even sent"
+    answer = d.lookup(granted)
+    assert d.load(answer) == [page_bytes(key) for key in granted]
     d.close()
