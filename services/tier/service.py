@@ -83,6 +83,7 @@ class TierService:
         self._started_at = clock.now()
         self._factory = SocketFactory()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tick_at = 0.0
         self._mover: Any = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -139,7 +140,7 @@ class TierService:
             await self._start_mover()
         faults.reach(Point.TIER_START_AFTER_MOVER)
         self._serving = True
-        self._every("tick", TICK_S, lambda: self.handle(events.Tick()))
+        self._tick()
         self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
         self._tasks = [self._loop.create_task(self._adopt()), self._loop.create_task(self._allocate())]
@@ -239,6 +240,18 @@ class TierService:
         self._probes.look()
         self._old_locks.look()
 
+    def _tick(self) -> None:
+        self._arm_tick(TICK_S)  # whatever this tick does, there is another one
+        self.handle(events.Tick())
+        self._arm_tick(max(TICK_S, self.state.rest(clock.now())))
+
+    def _arm_tick(self, pause_s: float) -> None:
+        if (timer := self._timers.get("tick")) is not None:
+            timer.cancel()
+        if not self._closing:
+            self._tick_at = clock.now() + pause_s
+            self._timers["tick"] = self._loop.call_later(pause_s, self._tick)
+
     def _every(self, name: str, pause_s: float, call: Callable[[], None]) -> None:
         def again() -> None:
             self._timers[name] = self._loop.call_later(pause_s, again)
@@ -311,13 +324,16 @@ class TierService:
         """One event through the pure tier, its commands carried out. Called as `handle`, between its fault points."""
         if self._closing:
             return
-        for command in self.state.handle(event, clock.now()):
+        now = clock.now()
+        for command in self.state.handle(event, now):
             try:
                 self._do(command)
             except Exception:  # a message that cannot be sent must not cost others theirs
                 self.failed_commands += 1
                 log.exception("command_failed", command=type(command).__name__)
                 self._failed(command)
+        if self._tick_at - now > TICK_S and self.state.rest(now) <= 0:
+            self._arm_tick(TICK_S)  # somebody has come who waits for it
 
     def _result(self, event: events.Event) -> None:
         """An event that is told once and for which slots are held: taken in again if that failed. Twice it says nothing new."""

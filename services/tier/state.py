@@ -41,6 +41,8 @@ from pegaflow.services.tier.verifier import Verifier
 from pegaflow.services.tier.walk import Walk
 
 BEAT_S = 0.5
+IDLE_TICK_S = 0.1
+"""Between ticks nobody waits for: leases and promises last for seconds, and an idle tier costs what its ticks cost."""
 MAX_SYNCS = 64
 _SPACE = SpaceOptions()
 _NOTHING = Remains()
@@ -402,6 +404,12 @@ class TierState:
         self._out.append(Publish(TOPIC, self.pages.beat()))
         for session in self.sessions.by_number.values():
             self._session_beat(session)
+
+    def rest(self, now: float) -> float:
+        """Seconds for which no `Tick` is needed: none while somebody waits for one, and never past a beat."""
+        if self._unacknowledged or self.lookups.open or self.fetches.open or self.pages.space.trimming:
+            return 0.0
+        return min(IDLE_TICK_S, self._beat_at - now)
 
     def _session_beat(self, session: Session) -> None:
         members = u32s(session.members)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pegaflow.common.bus import reliable
-from pegaflow.connector import bus, link, worker
+from pegaflow.connector import bus, link, silence, worker
 from pegaflow.services.tier import fetches, leases, lookups, probes, service, sessions, state
 
 
@@ -16,12 +16,17 @@ def test_a_read_is_given_up_before_its_pin_runs_out_and_the_owner_waits_longer()
 def test_signs_of_life_come_often_enough_for_what_depends_on_them() -> None:
     assert 2 * link.ALIVE_S < sessions.PROMISE_STALE_S, "one lost beat is no silence"
     assert 2 * link.ALIVE_S < leases.IDLE_S, "a lease survives a lost beat"
-    assert 2 * state.BEAT_S < link.SILENT_S, "a tier may lose a beat before its engines stop using it"
+    assert 2 * state.BEAT_S < silence.SILENT_S, "a tier may lose a beat before its engines stop using it"
     assert service.HELLO_S <= state.BEAT_S
 
 
 def test_progress_is_acknowledged_before_it_is_repeated() -> None:
     assert service.TICK_S < reliable.REPEAT_S < reliable.REPEAT_MAX_S
+
+
+def test_an_idle_tier_ticks_often_enough_for_its_beats_and_what_runs_out() -> None:
+    assert service.TICK_S < state.IDLE_TICK_S < state.BEAT_S
+    assert min(leases.IDLE_S, leases.MARGIN_S, sessions.PROMISE_STALE_S) > state.IDLE_TICK_S
 
 
 def test_a_hop_keeps_something_of_the_budget_for_the_way_back() -> None:

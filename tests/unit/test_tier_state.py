@@ -17,7 +17,7 @@ from pegaflow.common.wire.messages.loads import Hits, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import GRANTED, HAVE, NO_SPACE, REFUSED, Abandoned, Grant, Intent, Written
 from pegaflow.common.wire.messages.saves import PENDING as ELSEWHERE
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
-from pegaflow.services.tier import commands, events
+from pegaflow.services.tier import commands, events, state
 from pegaflow.services.tier.state import Agent, Place, TierState
 
 FINGERPRINT = b"f" * 16
@@ -393,6 +393,20 @@ def test_unknown_is_awaited_when_it_is_expected_but_not_for_ever() -> None:
     answers = hits(script.feed(events.Tick()))
     assert [(a.full, a.lease, a.reason) for a in answers] == [(0, 0, "deadline")]
     assert script.tier.dump()["waiters"] == 0
+
+
+def test_ticks_are_frequent_only_while_somebody_waits_for_one() -> None:
+    script = Script().engine()
+    tier = script.tier
+    script.feed(events.Tick())  # a beat
+    assert tier.rest(script.now) == state.IDLE_TICK_S
+    assert tier.rest(script.now + state.BEAT_S - 0.05) == pytest.approx(0.05), "never past a beat"
+    script.intent([1])  # to be acknowledged before its publisher repeats it
+    assert tier.rest(script.now) == 0
+    script.feed(events.Tick())
+    assert tier.rest(script.now) == state.IDLE_TICK_S
+    assert script.lookup([2], expected=True, wait_ms=1000) is None  # its deadline is noticed by a tick
+    assert tier.rest(script.now) == 0
 
 
 def test_an_idle_lease_runs_out_and_a_loading_one_does_not() -> None:

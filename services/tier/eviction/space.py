@@ -247,6 +247,11 @@ class Space:
 
     # --- ahead of need -----------------------------------------------------------------------------------------------
 
+    @property
+    def trimming(self) -> bool:
+        """Whether the next tick has pages to evict."""
+        return self._trimming
+
     def tick(self) -> None:
         """Above the high watermark: evicts down to the low one, some pages at a time, so that grants find free slots."""
         self.settle()

@@ -28,7 +28,7 @@ _WORKED_NS: Final = 15_000
 _LAZY_S: Final = 0.01
 # After a connection broke, UCX closes the endpoint and completes its requests within a few turns of its progress thread.
 # NIXL has no call to wait for that, so the READ is reported this much later.
-_SETTLE_S: Final = 0.05
+_SETTLE_S: Final = 0.1
 # Commands taken between two looks: a look costs as much as there are open READs.
 _BATCH: Final = 32
 
