@@ -1,11 +1,11 @@
 """The pool's space against a model that is asked anew each time, by brute force: what may go, whose it is, what could be had.
 
-Four namespaces with three page sizes share a small pool with a short last slab. Pages come in chains; leases, holds and keeps hold
-them; engines come and go; quotas bind one namespace. After every reservation:
+Four namespaces with three page sizes share a small pool with a short last slab. Pages come in chains; leases, holds and keeps
+hold them; engines come and go; a quota binds one namespace. After every reservation:
 
     refused   only if nothing that may be taken would make room
-    evicted   only what may go; children before parents; nothing of the own request; nothing from a namespace below its share, unless
-              enough was free and only the cut of the slabs was in the way
+    evicted   only what may go; children before parents; nothing of the own request; nothing from a namespace below its share,
+              unless enough was free and only the cut of the slabs was in the way
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class S3World(World):
     policy = "s3fifo"
 
 
-World.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-S3World.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+S3World.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestLru = World.TestCase
 TestS3Fifo = S3World.TestCase

@@ -103,7 +103,7 @@ class Room:
         return self._slab(size, lambda other: True, most)
 
     def _slab(self, size: int, whose: Callable[[Namespace], bool], most: float | None = None) -> bool:
-        """Empties the cheapest slab of another size that holds pages of such namespaces only; `most`: granules that may go for it."""
+        """Empties the cheapest slab of another size that holds such namespaces' pages only, with `most` granules."""
         for far in (False, True):
             choice: list[tuple[int, int, list[Page]]] = []
             postponed = False
