@@ -3,7 +3,6 @@ and rolled back, through chats and storms of preemptions, for full attention and
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +13,12 @@ from cluster import Cluster
 
 from environment.checkout import MODEL
 
-from .gate.engine import Engine, apart, transfer
-from .gate.models import BLOCK_SIZE, Tiny, make
+from .gate.engine import Engine, transfer
+from .gate.models import BLOCK_SIZE, Tiny
 from .gate.prompts import English, RandomIds, Source
 from .gate.script import Replay, Scale, record
 from .gate.served import EngineSpec
+from .gate.site import make_models, two_tiers
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -56,18 +56,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> dict[Tiny, Path]:
-    made = {kind: folder / kind for kind in Tiny}
-    for kind, path in made.items():
-        apart(make, kind, path)
-    return made
+    return make_models(folder)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    runtime = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
-    runtime.mkdir(mode=0o700)
-    with Cluster(runtime, mover=False, pool="512MiB") as made:
-        made.wait_ready()
+    with two_tiers() as made:
         yield made
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cluster import Cluster, dump, until
-from pegaflow.common.pool import GRANULE, PoolView, SlotState
+from pegaflow.common.pool import GRANULE, PoolView, SlotEntry, SlotState
 
 from .keys import Keys
 
@@ -52,26 +52,28 @@ def quiet(cluster: Cluster, node: str) -> None:
         raise AssertionError(f"the tier still holds: {last}") from error
 
 
+def _entries(view: PoolView, keys: Keys) -> Iterator[tuple[int, SlotEntry]]:
+    for slot in range(view.backed // GRANULE):
+        if view.generation(slot) == 0:  # never granted
+            continue
+        entry = view.load(slot)
+        assert entry is not None, f"torn entry of slot {slot}"
+        if entry.state is SlotState.SEALED and entry.key.startswith(keys.fingerprint):
+            yield slot, entry
+
+
 def sealed(cluster: Cluster, node: str, keys: Keys) -> Pages:
     """Every sealed page of these engines. The tier must be quiet."""
     pages: Pages = {}
     with _looking_on(cluster, node) as view:
-        for slot in range(view.backed // GRANULE):
-            entry = view.load(slot)
-            assert entry is not None, f"torn entry of slot {slot}"
-            if entry.state is SlotState.SEALED and entry.key.startswith(keys.fingerprint):
-                offset = slot * GRANULE
-                page = StoredPage(entry.rows, bytes(view.memory[offset : offset + entry.length]))
-                assert pages.setdefault((entry.key, entry.shard), page) is page, "one key in two slots"
+        for slot, entry in _entries(view, keys):
+            offset = slot * GRANULE
+            page = StoredPage(entry.rows, bytes(view.memory[offset : offset + entry.length]))
+            assert pages.setdefault((entry.key, entry.shard), page) is page, "one key in two slots"
     return pages
 
 
 def names(cluster: Cluster, node: str, keys: Keys) -> frozenset[bytes]:
     """The keys of those pages, without their bytes."""
     with _looking_on(cluster, node) as view:
-        entries = [view.load(slot) for slot in range(view.backed // GRANULE)]
-    return frozenset(
-        entry.key
-        for entry in entries
-        if entry is not None and entry.state is SlotState.SEALED and entry.key.startswith(keys.fingerprint)
-    )
+        return frozenset(entry.key for _, entry in _entries(view, keys))
