@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pegaflow.common.bus import reliable
-from pegaflow.connector import bus, link, silence, worker
+from pegaflow.connector import link, loading, scheduler_bus, silence, worker
 from pegaflow.services.tier import fetches, leases, lookups, probes, service, sessions, state
 
 
@@ -31,7 +31,7 @@ def test_an_idle_tier_ticks_often_enough_for_its_beats_and_what_runs_out() -> No
 
 def test_a_hop_keeps_something_of_the_budget_for_the_way_back() -> None:
     assert lookups.HOP_S > service.TICK_S, "a lookup that is out of time is noticed by the tick"
-    assert lookups.HOP_S < bus.RPC_MARGIN_S
+    assert lookups.HOP_S < scheduler_bus.RPC_MARGIN_S < loading.RPC_MARGIN_S
 
 
 def test_a_grant_is_waited_for_longer_than_one_repetition_takes_to_start() -> None:
