@@ -53,8 +53,12 @@ class Stack:
             flags += [f"--{name}=tcp://127.0.0.1:*" for name in ("requests", "events", "control")]
             flags += ["--mover" if self._mover else "--no-mover", "--ucx-net-devices", "lo"]
             self._start("pegaflow.services.tier", *flags)
-        for node in self._tiers:
-            until(f"tier {node}", lambda node=node: self._ready(node))  # type: ignore[misc]
+        try:
+            for node in self._tiers:
+                until(f"tier {node}", lambda node=node: self._ready(node))  # type: ignore[misc]
+        except BaseException:
+            self.close()  # nobody calls __exit__ for what was never entered
+            raise
         return self
 
     def _start(self, module: str, *flags: str) -> None:
@@ -94,6 +98,10 @@ class Stack:
         return TierOptions(self.endpoint(node), self.folder / node, "read_write", 5.0, 30.0)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every process and removes what they left."""
         for process in reversed(self._processes):
             process.terminate()
             process.wait(30)
