@@ -27,6 +27,7 @@ from pegaflow.connector.session import AttachState, LookupAnswer, Member, TierOp
 
 FINGERPRINT = b"bench-fingerpri!"
 LAYOUT = b"bench-layout---!"
+STOP_S = 30.0
 
 
 def keys(count: int) -> list[bytes]:
@@ -104,7 +105,11 @@ class Stack:
         """Ends every process and removes what they left."""
         for process in reversed(self._processes):
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(f"/dev/shm/pfb-{os.getpid()}", ignore_errors=True)
 
