@@ -65,9 +65,8 @@ class Adoption:
         self._dead = set(remains.dead)
         self._quiet_at = dict.fromkeys(remains.dead, now + FOREIGN_S)  # where a device may go on for a while
         self._all_quiet_at = now + FOREIGN_S
-        if remains.slabs:
-            pages.allocator.grow(remains.backed)
-            pages.allocator.withhold(remains.slabs)
+        pages.allocator.grow(remains.backed)  # also where no slab was cut: memory that is there is not announced again
+        pages.allocator.withhold(remains.slabs)
 
     # --- the scan ----------------------------------------------------------------------------------------------------
 
