@@ -16,9 +16,10 @@ from environment.checkout import MODEL
 from .gate.engine import Engine, transfer
 from .gate.models import BLOCK_SIZE, Tiny
 from .gate.prompts import English, RandomIds, Source
-from .gate.script import Replay, Scale, record
+from .gate.script import Replay, Scale, failures, record
 from .gate.served import EngineSpec
 from .gate.site import make_models, two_tiers
+from .gate.stored import names, quiet
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -87,9 +88,58 @@ def test_the_gate(subject: Subject, models: dict[Tiny, Path], cluster: Cluster, 
         for name in ("first", "extended", "rolled back"):
             assert replay.run(phases[name]) > 0, name
         loaded = [replay.run(phases[f"chat {turn}"]) for turn in (1, 2, 3)]
-        assert loaded[0] < loaded[1] < loaded[2]
-        assert replay.run(phases["chat 3"]) > loaded[2]
+        # Pages that decoding filled are among them: the second prompt begins with the first and its answer.
+        assert 0 == loaded[0] < loaded[1] < loaded[2]
     with engine("storm", num_gpu_blocks_override=subject.storm, enable_prefix_caching=True) as narrow:
         grown = Replay(narrow, cluster, "a", source, subject.scale, block_size, subject.tp).storm(phases["storm"])
         assert grown["vllm:num_preemptions_total"] > 0
         assert grown["pegaflow_loads_total{done}"] > 0
+
+
+def test_an_answer_depends_on_its_first_page(models: dict[Tiny, Path], folder: Path) -> None:
+    """Else a wrong page would go unnoticed: one early id changes, the answer after many blocks changes too."""
+    source = RandomIds()
+    prompts = [source.words(f"dependence {i}", 300) for i in range(8)]
+    changed = [[*prompt[:3], prompt[3] % 1000 + 5, *prompt[4:]] for prompt in prompts]
+    for kind, path in models.items():
+        spec = EngineSpec(path, {"block_size": BLOCK_SIZE[kind], "enable_prefix_caching": False})
+        with Engine(spec, folder / f"{kind} dependence.log") as engine:
+            answers, others = (
+                [answer.ids for answer in engine.generate(asked, 16, together=False)] for asked in (prompts, changed)
+            )
+        assert all(answer != other for answer, other in zip(answers, others, strict=True)), kind
+
+
+def test_as_a_child_of_vllms_multi_connector(models: dict[Tiny, Path], cluster: Cluster, folder: Path) -> None:
+    """Two children at two tiers: both save everything, the first one with pages loads, and the metrics are those of both."""
+    source = RandomIds()
+    prompts = [source.words(f"multi {i}", length) for i, length in enumerate((33, 64, 100, 200))]
+    pages = sum(len(prompt) // 32 for prompt in prompts)
+
+    def engine(name: str, *nodes: str) -> Engine:
+        connector = transfer(cluster, nodes[0])
+        if len(nodes) > 1:
+            connector["kv_connector"] = "MultiConnector"
+            del connector["kv_connector_module_path"]
+            connector["kv_connector_extra_config"] = {"connectors": [transfer(cluster, node) for node in nodes]}
+        return Engine(EngineSpec(models[Tiny.LLAMA], {"block_size": 32}, connector), folder / f"multi {name}.log")
+
+    with engine("both", "a", "b") as both:
+        keys = both.keys(32)
+        first = [answer.ids for answer in both.generate(prompts, 8)]
+        saved = both.idle()
+        both.reset()
+        again = [answer.ids for answer in both.generate(prompts, 8)]
+        loaded = both.idle()
+    for node in ("a", "b"):
+        quiet(cluster, node)
+        there = names(cluster, node, keys)
+        assert {key for prompt in prompts for key in keys.blocks(prompt)} <= there
+    assert again == first
+    assert saved["pegaflow_pages_saved_total"] >= 2 * pages
+    assert loaded["pegaflow_pages_loaded_total"] == pages
+    assert not list(failures({name: value for name, value in loaded.items() if value}))
+    # What the second child saved is whole: an engine at its tier alone answers the same from it.
+    with engine("second", "b") as second:
+        assert [answer.ids for answer in second.generate(prompts, 8)] == first
+        assert second.idle()["pegaflow_pages_loaded_total"] == pages

@@ -160,7 +160,7 @@ def judge(case: Case, model: Path, cluster: Cluster, truth: Truth, folder: Path,
     explicable = expected(truth.keys, prompts, answers)
     if not {"pegaflow_saves_total{no_grant}", "pegaflow_saves_total{abandoned}"} & grown.keys():
         assert explicable <= {key for key, _ in pages}
-    explained = {name: page for name, page in pages.items() if name[0] in explicable}
+    explained: Pages = {name: page for name, page in pages.items() if name[0] in explicable}
     verdict = compare(explained, truth.pages(prompts, answers), truth.rows)
     # Pages that hold more than was computed and accepted have no truth; there must be none.
     verdict.wrong.update({name: [] for name in pages.keys() - explained.keys()})
@@ -196,8 +196,9 @@ def test_a_connector_that_counts_for_itself_is_found_out(model: Path, cluster: C
 def test_one_wrong_row_is_seen(cluster: Cluster, truth: Truth) -> None:
     prompt = SOURCE.words("control", 2 * BLOCK + 7)
     pages = truth.pages([prompt], [(5,)])
-    first, second = [(key, 0) for key in truth.keys.blocks(prompt)]
-    right = {first: pages[first], second: pages[second]}
+    blocks: list[tuple[bytes, int]] = [(key, 0) for key in truth.keys.blocks(prompt)]
+    first, second = blocks
+    right: Pages = {first: pages[first], second: pages[second]}
     assert compare(right, pages, truth.rows) == Verdict(compared=2)
     for row in (0, BLOCK - 1):
         verdict = compare({first: torn(pages[first], pages[second], truth.rows, row)}, pages, truth.rows)

@@ -32,9 +32,9 @@ class _Counting:
         return getattr(self._tracker, name)
 
 
-class AccumulatingConnector(PegaKVConnector):
+class AccumulatingConnector(PegaKVConnector):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self._scheduler is not None:
-            half: Any = self._scheduler
-            half.saves = _Counting(half.saves)
+            saving: Any = self._scheduler.saving
+            saving.tracker = _Counting(saving.tracker)

@@ -36,6 +36,6 @@ def fingerprint(core: Any) -> str:
     """What this engine's keys begin with, in hex."""
     connector = core.scheduler.connector
     children = getattr(connector, "sub_connectors", [connector])
-    found = {child._scheduler._fingerprint.hex() for child in children if hasattr(child, "_scheduler")}
+    found = {child._scheduler.keys.fingerprint.hex() for child in children if hasattr(child, "_scheduler")}
     (one,) = found
     return str(one)

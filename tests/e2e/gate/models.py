@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 2000
 
@@ -33,7 +34,7 @@ def make(kind: Tiny, folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def _llama():  # type: ignore[no-untyped-def]
+def _llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -50,7 +51,7 @@ def _llama():  # type: ignore[no-untyped-def]
     return LlamaForCausalLM(config)
 
 
-def _mla():  # type: ignore[no-untyped-def]
+def _mla() -> Any:
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
     config = DeepseekV2Config(
