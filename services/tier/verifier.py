@@ -84,6 +84,7 @@ class Verifier:
                 slots = tuple(slot for one in batch for slot in one.slots)
                 self._out.append(Hash(job, slots, tuple(length for one in batch for length in one.lengths)))
                 start, size = i + 1, 0
+        self._pages.space.look(list(pages))  # held now; not used, so their age is what it was
 
     def hashed(self, job: int, found: Sequence[bytes] | None, now: float) -> None:
         """Checksums of a job, 16 bytes per slot; None: they could not be taken, so nothing speaks for these pages."""
