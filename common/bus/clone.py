@@ -152,7 +152,7 @@ class Clone:
         self._generations = generations
         self._live: Generation | None = None
         self._buffer: dict[bytes, tuple[int, int]] = {}
-        self._since = 0  # every delta above this was seen: a snapshot must begin here or later
+        self._since = 0  # every delta above this was seen and is remembered: a snapshot must begin here or later
         self._subscribed = False
         self._attempt: _Attempt | None = None
         self._start_at: float | None = None
@@ -160,6 +160,11 @@ class Clone:
         self._disagreed = 0  # digests in a row that did not fit
 
     # --- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Generation | None:
+        """The live generation; None without an epoch. Do not keep it over a swap."""
+        return self._live
 
     @property
     def sealed(self) -> int:
@@ -240,7 +245,7 @@ class Clone:
         self.seen = seq
         if delta is not None:
             entries = pack_entries(delta)
-            if self.syncing:
+            if self._attempt is not None:
                 self._buffer.update((key, (seq, entry)) for key, entry in entries.items())
             # Applied to the old generation as well: until the swap it is the best hint there is.
             if self._live is not None:
@@ -292,6 +297,10 @@ class Clone:
     def _start_if_due(self, now: float, out: list[Effect]) -> None:
         if self._start_at is not None and now >= self._start_at:
             self._start_at = None
+            # The tier's walk begins after all that was seen up to now: it need not be remembered, or a snapshot that never ends
+            # and a storm of deltas would fill the memory.
+            self._buffer.clear()
+            self._since = self.seen
             self._attempt = _Attempt(next(self._sync_ids), self._generations())
             self._ask(self._attempt, now, out)
 

@@ -36,6 +36,7 @@ class ErrorCode(StrEnum):
     NOT_READY = "not_ready"
     DUPLICATE_NODE = "duplicate_node"
     STALE_SYNC = "stale_sync"
+    STORE_UNREACHABLE = "store_unreachable"
     # pages
     NO_SPACE = "no_space"
     KEEP_FULL = "keep_full"
@@ -66,6 +67,7 @@ _RETRYABLE = frozenset(
         ErrorCode.SESSION_TAKEN,
         ErrorCode.NO_SPACE,
         ErrorCode.STALE_SYNC,
+        ErrorCode.STORE_UNREACHABLE,
         ErrorCode.INTERNAL,
     }
 )

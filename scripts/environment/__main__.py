@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment import levels, model, preflight
+from environment import levels, model, preflight, system
 from environment.checkout import CACHE, CHECKOUT, MODEL, VENV, VENV_PYTHON
 from environment.complaint import EX_UNAVAILABLE, Complaint
 from environment.install import LOG, install, link_sources, make_venv
@@ -51,6 +51,7 @@ def set_up(level: Level) -> None:
             levels.mark_begun()
             install(level)
             levels.mark_done(level)
+        system.install_programs()
         if level is Level.FULL and not model.is_converted():
             preflight.check_memory(preflight.MEMORY_BYTES[level])
             with step("convert the model SmolLM2-135M-Instruct"):

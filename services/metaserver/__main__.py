@@ -43,6 +43,7 @@ async def _serve(config: MetaserverConfig, lifecycle: Lifecycle, loop: asyncio.A
         await lifecycle.wait_drain()
     finally:
         service.close()
+        await service.ended()
         await health.close()
 
 

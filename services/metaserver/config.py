@@ -18,6 +18,15 @@ def _endpoint(value: str) -> str | None:
     return None
 
 
+def _store(value: str) -> str | None:
+    is_redis = value.startswith(("redis://", "rediss://", "unix://"))
+    return None if value == "memory" or is_redis else "memory, or a URL of redis://, rediss:// or unix://"
+
+
+def _prefix(value: str) -> str | None:
+    return None if value and value.isprintable() and " " not in value else "a word without blanks"
+
+
 def _port(value: int) -> str | None:
     return None if 0 <= value < 65536 else "a port is 0 (off) to 65535"
 
@@ -34,6 +43,10 @@ class MetaserverConfig:
     requests: str = option("tcp://127.0.0.1:7400", help="endpoint for hello, locate and nodes", check=_endpoint)
     events: str = option("tcp://127.0.0.1:7401", help="endpoint of the event stream of nodes", check=_endpoint)
     control: str = option("tcp://127.0.0.1:7402", help="endpoint for operators", check=_endpoint)
+    store: str = option(
+        "memory", help="where the catalogue lies: memory, or redis://host:port/db shared by metaservers", check=_store
+    )
+    store_prefix: str = option("pegaflow", help="what the names of keys in a shared store begin with", check=_prefix)
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version")
     health_port: int = option(0, help="port of the same; 0: off", check=_port)
     log_level: str = option("info", help="debug, info, warning or error", check=_level)

@@ -33,14 +33,29 @@ class NodeState(StrEnum):
 
 
 class Node:
-    """One tier as its last hello described it. `shown`: the life that `NodeUp` was published for (0: none)."""
+    """One tier as its last hello described it. `shown`: the life that `NodeUp` was published for (0: none). `elsewhere`: a store
+    that metaservers share has a whole copy of this life's catalogue."""
 
-    __slots__ = ("clone", "control", "draining", "events", "heard_at", "load", "name", "number", "package", "requests", "shown")
+    __slots__ = (
+        "clone",
+        "control",
+        "draining",
+        "elsewhere",
+        "events",
+        "heard_at",
+        "load",
+        "name",
+        "number",
+        "package",
+        "requests",
+        "shown",
+    )
 
     def __init__(self, hello: Hello, number: int, clone: Clone, now: float) -> None:
         self.name, self.number = hello.node, number
         self.clone = clone
         self.shown = 0
+        self.elsewhere = False
         self.refresh(hello, now)
 
     def refresh(self, hello: Hello, now: float) -> None:
@@ -53,8 +68,12 @@ class Node:
     def epoch(self) -> int:
         return self.clone.epoch
 
+    @property
+    def whole(self) -> bool:
+        return self.clone.whole or self.elsewhere
+
     def state(self, now: float) -> NodeState:
-        if not self.clone.whole:
+        if not self.whole:
             return NodeState.SYNCING
         return NodeState.SUSPECT if now - self.heard_at >= SUSPECT_S else NodeState.UP
 
@@ -128,5 +147,5 @@ class Nodes:
             assert node.name == name and node.epoch
             assert node.clone.left is self._left[name]
             assert node.shown in (0, node.epoch)
-            assert bool(node.shown) == node.clone.whole
+            assert bool(node.shown) == node.whole
             node.clone.validate()

@@ -28,9 +28,26 @@ from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.catalogue import Hello
 from pegaflow.services.control import commanded
 from pegaflow.services.metaserver import events, fault_sites
-from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
+from pegaflow.services.metaserver.commands import (
+    AskChunk,
+    Claim,
+    Command,
+    Connect,
+    Disconnect,
+    Drop,
+    Fail,
+    Log,
+    Look,
+    Publish,
+    Put,
+    Reply,
+    Resign,
+    Show,
+)
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.metaserver.links import Links
+from pegaflow.services.metaserver.redis_store import RedisStore
+from pegaflow.services.metaserver.shared import SharedState
 from pegaflow.services.metaserver.state import MetaserverState
 
 TICK_S = 0.1
@@ -47,7 +64,9 @@ class MetaserverService:
         self.epoch = clock.random_u64()
         self._started_at = clock.now()
         jitter = random.Random(self.epoch)
-        self.state = MetaserverState(self.epoch, lambda: jitter.uniform(0.0, JITTER_S))
+        is_shared = config.store != "memory"
+        self.state = (SharedState if is_shared else MetaserverState)(self.epoch, lambda: jitter.uniform(0.0, JITTER_S))
+        self._store: RedisStore | None = None
         self._factory = SocketFactory()
         self._links = Links(self._factory, loop, self.handle)
         self._inbox: deque[events.Event] = deque()
@@ -66,6 +85,8 @@ class MetaserverService:
         """Raises `StartError` with `port_in_use` or `bad_endpoint`; call `close` then too."""
         config, factory, loop = self._config, self._factory, self._loop
         try:
+            if config.store != "memory":
+                self._store = RedisStore(config.store, config.store_prefix, self.epoch, self.handle, self._lifecycle)
             self._control = RpcServer(factory, loop, config.control, self.epoch, self._commanded, clock.now)
             self._events = EventPublisher(factory, loop, config.events, config.node, self.epoch)
             self._requests = RpcServer(factory, loop, config.requests, self.epoch, self._asked, clock.now)
@@ -75,6 +96,8 @@ class MetaserverService:
         self.requests_endpoint = self._requests.endpoint
         self.events_endpoint = self._events.endpoint
         self.control_endpoint = self._control.endpoint
+        if self._store is not None:
+            self._store.start(loop)
         self._tick()
         self._lifecycle.set_ready()
         log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, events=self.events_endpoint)
@@ -91,6 +114,11 @@ class MetaserverService:
             if part is not None:
                 part.close()
         self._factory.close()
+
+    async def ended(self) -> None:
+        """After `close`: the shared store's connections are gone too."""
+        if self._store is not None:
+            await self._store.close()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -178,6 +206,9 @@ class MetaserverService:
                 self._links.ask(command)
             case Log(event, fields):
                 log.info(event, **fields)
+            case Claim() | Put() | Show() | Drop() | Resign() | Look():
+                assert self._store is not None
+                self._store.do(command)
             case _:
                 assert_never(command)
 

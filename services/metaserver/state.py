@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, assert_never
 
-from pegaflow.common.bus.clone import Applied, Ask, Effect, Swapped, Voided, Wanted
+from pegaflow.common.bus.clone import Applied, Ask, Effect, Generation, Swapped, Voided, Wanted
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome
@@ -55,13 +55,16 @@ class MetaserverState:
     def __init__(self, epoch: int, jitter: Callable[[], float]) -> None:
         self.counts: Counter[str] = Counter()
         self.index = Index()
-        self.nodes = KnownNodes(epoch, itertools.count(1), self.index.generation)
+        self.nodes = KnownNodes(epoch, itertools.count(1), self._generation)
         self.waiters = Waiters()
         self._jitter = jitter
         self._turn = 0
         self._beat_at = 0.0
         self._last_at: float | None = None
         self._out: list[Command] = []
+
+    def _generation(self, node: str) -> Generation:
+        return self.index.generation(node)
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
@@ -81,9 +84,13 @@ class MetaserverState:
             case events.Work():
                 self.index.work()
             case _:
-                assert_never(event)
+                self._stored(event, now)
         out, self._out = self._out, []
         return out
+
+    def _stored(self, event: events.StoreEvent, now: float) -> None:
+        """What a store has to say; the memory of this process says nothing."""
+        raise TypeError(f"{type(event).__name__} without a store")
 
     def _forgive_own_pause(self, now: float) -> None:
         """Ticks come every 100 ms. If none came for long, it was this process that stood still, not everybody else."""
@@ -128,10 +135,14 @@ class MetaserverState:
             self.counts[f"refused_{error.code}"] += 1
             raise
         self._carry(node, effects, now)
+        self._greeted(node, connect)
+        self._out.append(Reply(asker, HelloAck(node.whole)))
+
+    def _greeted(self, node: Node, connect: bool) -> None:
+        """A hello was accepted. `connect`: of a node, life or place that is new."""
         if connect:
             self._out.append(Connect(node.name, node.requests, node.events))
             self._out.append(Log("node_met", {"peer": node.name, "peer_epoch": f"{node.epoch:016x}", "requests": node.requests}))
-        self._out.append(Reply(asker, HelloAck(node.clone.whole)))
 
     def _node_list(self, now: float) -> NodeList:
         nodes = list(self.nodes.by_name.values())
@@ -149,10 +160,17 @@ class MetaserverState:
     # --- locate ------------------------------------------------------------------------------------------------------
 
     def _locate(self, asker: Any, message: Locate, now: float) -> None:
+        self._check(message)
+        self._turn += 1
+        self._decide(asker, message, self._find(message, now), now)
+
+    @staticmethod
+    def _check(message: Locate) -> None:
         if len(message.keys) > MAX_KEYS:
             raise RemoteError(ErrorCode.TOO_LARGE, f"{len(message.keys)} keys, at most {MAX_KEYS}")
-        self._turn += 1
-        found = self._find(message, now)
+
+    def _decide(self, asker: Any, message: Locate, found: Found, now: float) -> None:
+        """Answers, or lets it wait."""
         self.counts["located_keys"] += len(found.located.states)
         if not message.wait_ms or not self._worth_waiting(message, found):
             self.counts["locates_found" if found.sealed else "locates_unknown"] += 1
@@ -182,13 +200,15 @@ class MetaserverState:
     def _settle(self, waiters: list[Waiter], now: float, *, over: bool = False) -> None:
         """Answers those for whom the wait has paid or nothing is left to wait for; `over`: all of them."""
         for waiter in waiters:
-            found = self._find(waiter.message, now)
-            if not over and self._worth_waiting(waiter.message, found):
-                self.waiters.want(waiter, waiter.message.keys[: len(found.located.states)])
-                continue
-            self.waiters.remove(waiter)
-            self.counts["locates_awaited" if found.sealed else "locates_timeout" if over else "locates_unknown"] += 1
-            self._out.append(Reply(waiter.request, found.located))
+            self._decide_waiter(waiter, self._find(waiter.message, now), over)
+
+    def _decide_waiter(self, waiter: Waiter, found: Found, over: bool) -> None:
+        if not over and self._worth_waiting(waiter.message, found):
+            self.waiters.want(waiter, waiter.message.keys[: len(found.located.states)])
+            return
+        self.waiters.remove(waiter)
+        self.counts["locates_awaited" if found.sealed else "locates_timeout" if over else "locates_unknown"] += 1
+        self._out.append(Reply(waiter.request, found.located))
 
     # --- catalogues --------------------------------------------------------------------------------------------------
 
@@ -226,23 +246,32 @@ class MetaserverState:
                 case Ask(epoch, sync):
                     self._out.append(AskChunk(node.name, epoch, sync))
                 case Applied(keys, _):
-                    if len(self.waiters):
-                        self._settle(self.waiters.concerned(keys), now)
+                    self._changed(keys, now)
                 case Wanted(reason):
                     self.counts[f"sync_{reason}"] += 1
                     self._out.append(Log("sync_wanted", {"peer": node.name, "reason": str(reason)}))
                 case Swapped(first):
                     self.counts["swaps"] += 1
-                    if first:
-                        node.shown = node.epoch
-                        self._out.append(Publish(NodeUp(node.name, node.epoch, node.requests)))
-                        self._out.append(Log("node_up", {"peer": node.name, "sealed": node.clone.sealed}))
-                    self._settle(self.waiters.all(), now)
+                    self._swapped(node, first, now)
                 case Voided(epoch):
                     self._show_down(node, epoch, "replaced")
                     self._settle(self.waiters.all(), now)
                 case _:
                     assert_never(effect)
+
+    def _changed(self, keys: Collection[bytes], now: float) -> None:
+        if len(self.waiters):
+            self._settle(self.waiters.concerned(keys), now)
+
+    def _swapped(self, node: Node, first: bool, now: float) -> None:
+        if first:
+            self._show_up(node)
+        self._settle(self.waiters.all(), now)
+
+    def _show_up(self, node: Node) -> None:
+        node.shown = node.epoch
+        self._out.append(Publish(NodeUp(node.name, node.epoch, node.requests)))
+        self._out.append(Log("node_up", {"peer": node.name, "sealed": node.clone.sealed}))
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
@@ -308,6 +337,9 @@ class MetaserverState:
         self.index.validate()
         for generation in self.index.generations.values():
             assert generation.node in self.nodes.by_name, "a copy of a node that is gone"
+        self._validate_waiters()
+
+    def _validate_waiters(self) -> None:
         for waiter in self.waiters.all():
             found = self._find(waiter.message, waiter.deadline)
             assert self._worth_waiting(waiter.message, found), "a waiter that could be answered, or has nothing to wait for"

@@ -34,6 +34,9 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __contains__(self, waiter: Waiter) -> bool:
+        return self._open.get(waiter.number) is waiter
+
     @property
     def full(self) -> bool:
         return len(self._open) >= MAX_WAITERS

@@ -45,11 +45,21 @@ class ScriptedTier:
         except LocalError:
             self._requests.close()
             raise
+        self._factory = factory
         self._metaserver = RpcClient(factory, loop, metaserver)
+        self._others: list[RpcClient] = []
         self._timer: asyncio.TimerHandle | None = None
         self.requests, self.events = self._requests.endpoint, self.publisher.endpoint
         if hello:
             self._beat()
+
+    def also(self, metaserver: str) -> None:
+        """Says hello to this one, too."""
+        self._others.append(RpcClient(self._factory, self._loop, metaserver))
+
+    def begin(self) -> None:
+        """For one that was made without hello."""
+        self._beat()
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(BEAT_S, self._beat)
@@ -57,7 +67,8 @@ class ScriptedTier:
         states = list(self.entries.values())
         digest = total.to_bytes(DIGEST_BYTES, "little")
         self.publisher.publish(CATALOGUE, CatalogueBeat(digest, states.count(PENDING), states.count(SEALED)))
-        self._metaserver.send(self.hello_message(), 5.0, lambda _: None)
+        for metaserver in (self._metaserver, *self._others):
+            metaserver.send(self.hello_message(), 5.0, lambda _: None)
 
     def hello_message(self) -> Hello:
         return Hello(self.node, self.epoch, self.requests, self.events, self.requests, "1")
@@ -119,6 +130,7 @@ class ScriptedTier:
     def close(self) -> None:
         """Like a kill: no goodbye."""
         self.stop_beating()
-        self._metaserver.close()
+        for metaserver in (self._metaserver, *self._others):
+            metaserver.close()
         self._requests.close()
         self.publisher.close()
