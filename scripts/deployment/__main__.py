@@ -149,7 +149,8 @@ def report(figures: Figures) -> None:
         ("first token at the client (p50 / p99)", shown(ttft and f"{ttft.p50} / {ttft.p99} ms")),
         ("P's answer to D's first token (p50 / p99)", shown(handoff and f"{handoff.p50} / {handoff.p99} ms")),
         ("metaserver killed, catalogue whole again", "yes" if figures.metaserver_recovered else "NO"),
-        ("tier a killed, filled again", "yes" if figures.tier_healed else "NO"),
+        ("tier a killed, its pages served again", "yes" if figures.tier_restarted else "NO"),
+        ("tier a killed and its pool lost, filled again", "yes" if figures.tier_healed else "NO"),
     ]
     say("")
     for name, value in rows:

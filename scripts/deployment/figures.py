@@ -35,12 +35,13 @@ class Figures:
     ttft_ms: Spread | None = None
     handoff_ms: Spread | None = None
     metaserver_recovered: bool = False
+    tier_restarted: bool = False
     tier_healed: bool = False
     failures: list[str] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        return not self.failures and self.metaserver_recovered and self.tier_healed
+        return not self.failures and self.metaserver_recovered and self.tier_restarted and self.tier_healed
 
     def claim(self, holds: bool, otherwise: str) -> bool:
         """Note `otherwise` as a failure of the proof unless `holds`; returns `holds`."""

@@ -1,4 +1,4 @@
-"""The proof: what a deployment has to show, from answers and counters, with two processes killed on the way."""
+"""The proof: what a deployment has to show, from answers and counters, with processes killed on the way."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class Proof:
         self._cold()
         self._warm()
         self._metaserver_dies()
+        self._tier_restarts()
         self._tier_dies()
         self._sum_up()
         return self.figures
@@ -93,13 +94,30 @@ class Proof:
             self._measured(lambda: self._compare_all(self._references.plain[-6:], ask, "metaserver back"))
         self.figures.metaserver_recovered = len(self.figures.failures) == before
 
+    def _tier_restarts(self) -> None:
+        """Pages that only tier a has outlive it: its next life serves them, and P has no part in it."""
+        fresh = self._references.restart
+        with step(f"{len(fresh)} prompts to P alone, then kill -9 tier a"):
+            first = [self._prefill(expected) for expected in fresh]
+            self._supervision.kill("tier-a")
+        before = len(self.figures.failures)
+        wait_ready(self._supervision, probes(self._ports)["tier-a"])
+        with step("the same prompts to D alone: tier a has to have their pages still"):
+            grown = self._measured(lambda: self._decode_all(fresh, first))
+        pages = sum(expected.pages for expected in fresh)
+        claim = self.figures.claim
+        claim(grown.b_pages_fetched >= pages, f"tier a restarted: {grown.b_pages_fetched:.0f} pages fetched, expected {pages}")
+        claim(grown.p_pages_saved == 0, f"tier a restarted: P saved {grown.p_pages_saved:.0f} pages again")
+        self.figures.tier_restarted = len(self.figures.failures) == before
+
     def _tier_dies(self) -> None:
-        """P still has the pages in its own prefix cache, tier a comes back empty: P has to save them again."""
+        """P still has the pages in its own prefix cache, tier a has lost its pool: P has to save them again."""
         fresh = self._references.tier
         repeated = [*fresh, *self._references.plain[:10]]
-        with step(f"{len(fresh)} prompts to P alone, then kill -9 tier a"):
+        with step(f"{len(fresh)} prompts to P alone, then kill -9 tier a and lose its pool"):
             for expected in fresh:
                 self._prefill(expected)
+            self._supervision.forget_pool("a")
             self._supervision.kill("tier-a")
         before = len(self.figures.failures)
         wait_ready(self._supervision, probes(self._ports)["tier-a"])

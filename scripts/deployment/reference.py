@@ -8,8 +8,8 @@ from deployment.answers import Answer, ask
 from deployment.cases import BLOCK_SIZE, LENGTHS, QUESTIONS, Case, PromptMaker
 from deployment.http import Json, Server
 
-TOPICS = {"kitchen": (40, 100, 230), "garden": (33, 96, 170)}
-"""Prompts for the two faults of the proof: the metaserver's death and the tier's."""
+TOPICS = {"kitchen": (40, 100, 230), "larder": (37, 64, 150), "garden": (33, 96, 170)}
+"""Prompts for the faults of the proof: the metaserver's death, the tier's, and the tier's without its pool."""
 
 
 class Expected(NamedTuple):
@@ -33,11 +33,12 @@ class Expected(NamedTuple):
 
 
 class References(NamedTuple):
-    """`plain`: the lengths and the chat; `metaserver` and `tier`: prompts that nobody asks before that fault."""
+    """`plain`: the lengths and the chat; `metaserver`, `restart` and `tier`: prompts that nobody asks before that fault."""
 
     plain: list[Expected]
     outage: Expected
     metaserver: list[Expected]
+    restart: list[Expected]
     tier: list[Expected]
 
 
@@ -57,6 +58,7 @@ def collect(server: Server, prompts: PromptMaker) -> References:
         plain=plain,
         outage=expect(prompts.completion("bridge", 70)),
         metaserver=[expect(prompts.completion(f"kitchen {n}", n)) for n in TOPICS["kitchen"]],
+        restart=[expect(prompts.completion(f"larder {n}", n)) for n in TOPICS["larder"]],
         tier=[expect(prompts.completion(f"garden {n}", n)) for n in TOPICS["garden"]],
     )
 

@@ -92,6 +92,11 @@ class Supervision:
         (os.killpg if family else os.kill)(process.pid, signal.SIGKILL)
         wait_for(lambda: self.process(name).pid != process.pid, GONE_SECONDS)
 
+    def forget_pool(self, node: str) -> None:
+        """Takes a tier's files away; who maps them goes on with them, but its next life starts empty."""
+        for path in (self._plan.pool / node).glob("*-*"):
+            path.unlink()
+
     def log(self, name: str) -> Path:
         return self._plan.logs / f"{name}.log"
 

@@ -86,8 +86,9 @@ def test_prefill_engine_killed_and_finds_its_pages_again(deployment: Deployment)
     no_leftovers(deployment)
 
 
-def test_decode_nodes_tier_killed_in_mid_answer(deployment: Deployment) -> None:
+def test_decode_nodes_tier_killed_in_mid_answer_and_its_pool_lost(deployment: Deployment) -> None:
     expected = long_answer(deployment)
+    deployment.supervision.forget_pool("b")
     cut = broken_off(deployment, expected, "tier-b")
     # D has the pages in its own blocks by then: it goes on as if nothing had happened.
     assert (cut.failure, cut.ids) == (None, expected.answer.ids)

@@ -19,7 +19,7 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 
 def test_one_failed_claim_breaks_the_proof() -> None:
-    figures = Figures(metaserver_recovered=True, tier_healed=True)
+    figures = Figures(metaserver_recovered=True, tier_restarted=True, tier_healed=True)
     assert figures.claim(True, "never said") and figures.holds
     assert not figures.claim(False, "two and two are five")
     assert not figures.holds
@@ -29,8 +29,9 @@ def test_one_failed_claim_breaks_the_proof() -> None:
 
 
 def test_a_fault_that_was_not_survived_breaks_the_proof() -> None:
-    assert not Figures(metaserver_recovered=True).holds
-    assert not Figures(tier_healed=True).holds
+    assert not Figures(metaserver_recovered=True, tier_restarted=True).holds
+    assert not Figures(metaserver_recovered=True, tier_healed=True).holds
+    assert not Figures(tier_restarted=True, tier_healed=True).holds
 
 
 def test_the_forwarded_token_is_no_prompt_position() -> None:
