@@ -38,6 +38,7 @@ class Proof:
         self._grown = Counters(*(0.0 for _ in Counters._fields))
         self._ttft: list[float] = []
         self._handoffs: list[float] = []
+        self._probes = 0
 
     def run(self) -> Figures:
         """Raises Complaint when a service does not come back, never for a wrong answer: that is a failed claim."""
@@ -109,6 +110,7 @@ class Proof:
         claim(grown.b_pages_fetched >= pages, f"tier a restarted: {grown.b_pages_fetched:.0f} pages fetched, expected {pages}")
         claim(grown.p_pages_saved == 0, f"tier a restarted: P saved {grown.p_pages_saved:.0f} pages again")
         self.figures.tier_restarted = len(self.figures.failures) == before
+        wait_until("P saves into tier a again", self._saves_into_tier_a, REATTACH_SECONDS)
 
     def _tier_dies(self) -> None:
         """P still has the pages in its own prefix cache, tier a has lost its pool: P has to save them again."""
@@ -232,7 +234,9 @@ class Proof:
         return asked
 
     def _saves_into_tier_a(self) -> bool:
-        """Asks P for a token. A save needs all of P's processes attached, and they come back one by one."""
-        probe = self._prompts.completion("harbour", BLOCK_SIZE + 8)
+        """Asks P for a token, of a new prompt. A save needs all of P's processes attached, and they come back one by one."""
+        self._probes += 1
+        before = counters.pages_held(self._ports.tier_a_health)
+        probe = self._prompts.completion(f"harbour {self._probes}", BLOCK_SIZE + 8)
         ask(self._p, probe._replace(body=probe.body | {"max_tokens": 1}))
-        return wait_for(lambda: counters.pages_held(self._ports.tier_a_health) > 0, 1)
+        return wait_for(lambda: counters.pages_held(self._ports.tier_a_health) > before, 1)
