@@ -90,7 +90,7 @@ class Gate:
 
         def clean() -> bool:
             last.clear()
-            last.update(leftovers.of_metaserver(self.cluster, 2))
+            last.update(leftovers.of_metaserver(self.cluster))
             for node in "ab":
                 last.update(leftovers.of_tier(self.cluster, node, PAGE_GRANULES))
             return not last
@@ -202,13 +202,18 @@ def test_answers_stay_right_and_in_time(gate: Gate, what: str, how: str, point: 
     if what == "load":
         gate.ask(d, topic)
         gate.settle()
-        d.reset()
     elif what == "fetch":
         gate.ask(gate.p, topic)
         gate.settle()
     elif what == "attach":
         gate.restart()
-    gate.suffer(how, point, lambda: gate.ask(d, topic))
+
+    def act() -> None:
+        if what == "load":
+            d.reset()
+        gate.ask(d, topic)
+
+    gate.suffer(how, point, act)
     bound = NOISE * gate.undisturbed + WAIT_S + MARGINS_S + REQUEST_S
     assert gate.seconds[-1] <= bound, "a request waited longer than the configured timeouts"
     gate.settle()

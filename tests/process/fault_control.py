@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,8 @@ from types import TracebackType
 from cluster import until
 from pegaflow.common import faults
 from pegaflow.common.faults import Action
+
+REACHED_S = 30.0
 
 
 class FaultControl:
@@ -52,13 +55,21 @@ class FaultControl:
     ) -> BaseException | None:
         """Runs `act` with `fault` armed (and `beside`, which helps to reach it), and `then` once it has happened.
 
-        Returns what `act` raised. Fails if the point is not reached. A process that was stopped goes on when the act is over,
-        because everybody else has to live with its silence; one of `actors`, without whom the act cannot end, at once.
+        Returns what `act` raised. On a busy machine an act may miss its point (a grant that comes too late is not waited for), so
+        it is repeated; fails if the point is not reached at all. A process that was stopped goes on when the act is over, because
+        everybody else has to live with its silence; one of `actors`, without whom the act cannot end, at once.
         """
         action = fault.rpartition(":")[2].partition("=")[0]
         self.arm(f"{fault},{beside}")
-        acting = self._clients.submit(act)
-        pid = until(f"{fault} is reached", lambda: faults.seen(self.marks).get(fault))
+        end = time.monotonic() + REACHED_S
+
+        def until_reached() -> None:
+            act()
+            while fault not in faults.seen(self.marks) and time.monotonic() < end:
+                act()
+
+        acting = self._clients.submit(until_reached)
+        pid = until(f"{fault} is reached", lambda: faults.seen(self.marks).get(fault), REACHED_S)
         if action == Action.STOP:
             until("it stands still", lambda: state(pid) in "TZ")
             then()

@@ -34,7 +34,11 @@ def of_tier(cluster: Cluster, node: str, page_granules: int) -> dict[str, Any]:
     return {f"tier {node}: {name}": value for name, value in found.items()}
 
 
-def of_metaserver(cluster: Cluster, nodes: int) -> dict[str, Any]:
-    """Waiting locates, or another number of nodes than there should be."""
+def of_metaserver(cluster: Cluster) -> dict[str, Any]:
+    """Waiting locates, nodes that are missing or too many, and catalogues with another number of pages than their tier has."""
     found = dump(cluster.metaserver_endpoint)
-    return {} if found and not found["waiters"] and len(found["nodes"]) == nodes else {"metaserver": found}
+    if not found or found["waiters"]:
+        return {"metaserver": found}
+    listed = {node["node"]: node["sealed"] for node in found["nodes"]}
+    there = {node: dump(cluster.endpoint(node)).get("pages", {}).get("sealed", 0) for node in cluster.tiers}
+    return {} if listed == there else {"metaserver": f"lists {listed}, the tiers have {there}"}

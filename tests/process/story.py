@@ -209,7 +209,7 @@ class Story:
 
     def held(self) -> dict[str, Any]:
         """Everything that is not as in an idle cluster with one engine per tier; {} if there is nothing."""
-        found = leftovers.of_metaserver(self.cluster, 2)
+        found = leftovers.of_metaserver(self.cluster)
         for node, engine in self.engines.items():
             found |= leftovers.of_tier(self.cluster, node, PAGE_GRANULES)
             found |= {f"engine {node}: {name}": count for name, count in engine.ask("held").items()}
