@@ -238,8 +238,15 @@ def test_deltas_seen_while_a_snapshot_failed_are_not_lost() -> None:
     clone.failed(ask.sync.sync_id, 0.0, 0.0)
     clone.delta(E1, 12, delta((2, SEALED)), 0.0, 0.0)
     [again] = asks(clone.tick(5.0, 0.0))
-    clone.chunk(chunk(again, 1, 10), 5.0, 0.0)
-    assert known(clone) == {1: SEALED, 2: SEALED}
+    clone.delta(E1, 13, delta((3, SEALED)), 5.0, 0.0)
+    clone.chunk(chunk(again, 1, 12, (1, SEALED), (2, SEALED)), 5.0, 0.0)
+    assert known(clone) == {1: SEALED, 2: SEALED, 3: SEALED}
+
+
+def test_a_snapshot_from_before_what_was_seen_when_it_was_asked_for_is_not_taken() -> None:
+    clone = new_clone()
+    [ask] = asks(clone.shows(E1, 10, None, 0.0, 0.0))
+    assert clone.chunk(chunk(ask, 1, 9), 0.0, 0.5) == [Wanted(SyncReason.GAP)]
 
 
 def test_a_duplicate_delta_and_a_duplicate_chunk_change_nothing() -> None:
