@@ -104,7 +104,9 @@ class Assembly:
             self._attach(bus, wait_s, f"rank {member.rank}, pages of {layout.page_bytes} bytes")
             half = RankHalf(copier, bus, member, now, self._counters, self._log)
         self._counters.watch(f"rank {member.rank}", lambda: {"open_grants": bus.open_grants})
-        return half, RankLayout(member.shard, layout.digest, layout.page_bytes)
+        told = RankLayout(member.shard, layout.digest, layout.page_bytes)
+        half.tell(told)
+        return half, told
 
     def _attach(self, bus: RankBus | SchedulerBus, wait_s: float, who: str) -> None:
         try:

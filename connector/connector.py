@@ -89,11 +89,10 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
 
         tp_rank, pp_rank = get_tp_group().rank_in_group, get_pp_group().rank_in_group
         self._rank, self._layout = self._assembly.rank_half(kv_caches, tp_rank, pp_rank, self._attach_wait_s)
-        # With the first report as well: beside another connector it may be the only way (see get_handshake_metadata).
-        self._collected.report.layouts = (self._layout,)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        # vLLM carries the metadata of one connector only (multi_connector.py), and one that is not ours cannot do without.
+        # vLLM carries the metadata of one connector only (multi_connector.py), and another one cannot do without. Our layout
+        # comes with the rank's first report then.
         return None if self._layout is None or _others_need_the_handshake() else LayoutMetadata(self._layout)
 
     # Start, scheduler role.

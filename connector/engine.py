@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
-    """How vLLM keeps the KV of one layer: the kind of its spec, and the window if it has one."""
+    """How vLLM keeps the KV of one layer: the kind of its spec, the window if it has one; `compressed`: not a row a token."""
 
     name: str
     kind: str
     window: int | None
     replay: int
+    compressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +126,5 @@ def _layer(name: str, spec: KVCacheSpec) -> CacheLayer:
     # Layers of different sizes in one group come wrapped, one spec per layer.
     own = getattr(spec, "kv_cache_specs", {}).get(name, spec)
     window = getattr(own, "sliding_window", None) or getattr(own, "attention_chunk_size", None)
-    return CacheLayer(name, type(own).__name__, window, int(getattr(own, "prefix_replay_tokens", 0)))
+    compressed = getattr(own, "tokens_per_state", 1) != 1
+    return CacheLayer(name, type(own).__name__, window, int(getattr(own, "prefix_replay_tokens", 0)), compressed)

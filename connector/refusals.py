@@ -86,6 +86,9 @@ def _engine(options: Options, engine: Engine) -> Iterator[tuple[str, str]]:
         if layer.kind not in ATTENTION_KINDS:
             yield "attention_kind", f"layer {layer.name} has a {layer.kind}; only full attention and MLA are supported"
             break
+    for layer in (layer for group in engine.groups for layer in group if layer.compressed):
+        yield "compressed_states", f"layer {layer.name} keeps one state for several tokens, so a tail has no rows of its own"
+        break
     for name, size in (("decode", engine.dcp), ("prefill", engine.pcp)):
         if size > 1:
             yield "context_parallel", f"{name} context parallel size {size} splits blocks over ranks: set it to 1"

@@ -23,7 +23,7 @@ from pegaflow.connector.counters import Counters
 from pegaflow.connector.lane import Lane
 from pegaflow.connector.load_tracker import Load
 from pegaflow.connector.session import Grant, Member, RankBus
-from pegaflow.connector.work import RankReport, SaveOrder, SaveWork, StepWork
+from pegaflow.connector.work import RankLayout, RankReport, SaveOrder, SaveWork, StepWork
 
 GRANT_WAIT_S = 0.05
 """After the forward pass. The intent went out before it, so a grant that is not here by now will not come soon."""
@@ -78,6 +78,11 @@ class RankHalf:
         self._closing = False
         self._save_lane: Lane[_SaveJob] = Lane("pegaflow-saves", self._save, log)
         self._load_lane: Lane[_LoadJob] = Lane("pegaflow-loads", self._load, log)
+
+    def tell(self, layout: RankLayout) -> None:
+        """To the scheduler half, with the next report: beside another connector that may be the only way."""
+        with self._lock:
+            self._collected.report.layouts += (layout,)
 
     def start_loads(self, work: StepWork) -> None:
         """Called by every hook of a step that could start them; only the first one does."""

@@ -21,7 +21,8 @@ with warnings.catch_warnings():
     from pegaflow.connector.engine import describe_engine
     from pegaflow.connector.load_tracker import Load
     from pegaflow.connector.metadata import LayoutMetadata, ReportMetadata, StepMetadata
-    from pegaflow.connector.options import StartRefused
+    from pegaflow.connector.options import StartRefused, parse_options
+    from pegaflow.connector.refusals import refuse_unsupported
     from pegaflow.connector.session import AttachRefused, AttachState, IntentRef, LeaseRef, SessionId
     from pegaflow.connector.stats import PegaStats
     from pegaflow.connector.work import RankLayout, RankReport, SaveOrder, SaveWork, StepWork, layouts_by_shard
@@ -30,7 +31,13 @@ with warnings.catch_warnings():
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, supports_hma
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorLogging
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        MLAAttentionSpec,
+        UniformTypeKVCacheSpecs,
+    )
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
     from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
 
@@ -57,13 +64,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def vllm_config(model: Path, extra: dict[str, Any], policy: str = "recompute") -> Any:
+def vllm_config(model: Path, extra: dict[str, Any], policy: str = "recompute", **fields: Any) -> Any:
     transfer = {
         "kv_connector": "PegaKVConnector",
         "kv_connector_module_path": "pegaflow.connector",
         "kv_role": "kv_both",
         "kv_load_failure_policy": policy,
         "kv_connector_extra_config": extra,
+        **fields,
     }
     args = EngineArgs(
         model=str(model),
@@ -104,6 +112,21 @@ def test_vllm_makes_it_and_it_reads_vllms_configuration(config: Any, model: Path
     assert [layer.kind for layer in engine.groups[0]] == ["FullAttentionSpec"] * 2
     assert engine.model_path == model
     assert engine.dtype == "float32"
+
+
+def test_sparse_mla_with_its_indexer_is_one_group_that_is_taken(config: Any) -> None:
+    specs = {
+        f"layers.{i}.attn": MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=656, dtype=torch.uint8) for i in range(2)
+    } | {"layers.0.indexer": MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=132, dtype=torch.uint8)}
+    group = KVCacheGroupSpec(list(specs), UniformTypeKVCacheSpecs(block_size=64, kv_cache_specs=specs))
+    engine = describe_engine(
+        config, KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[group], hash_block_size=64)
+    )
+    assert engine.block_size == 64
+    assert [(layer.name, layer.kind, layer.window, layer.compressed) for layer in engine.groups[0]] == [
+        (name, "MLAAttentionSpec", None, False) for name in specs
+    ]
+    refuse_unsupported(parse_options({}, {}), engine)
 
 
 @pytest.mark.parametrize(

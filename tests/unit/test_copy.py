@@ -60,3 +60,39 @@ def test_a_page_holds_the_layers_in_registered_order() -> None:
     pool = bytearray(8)
     copier.store(memoryview(pool), [0], [0], None)
     assert bytes(pool) == b"\1\1\1\1\2\2\2\2"
+
+
+def test_sparse_mla_and_its_indexer_share_a_page() -> None:
+    names = [f"layers.{i}.attn" for i in range(3)] + [f"layers.{i}.indexer" for i in range(2)]
+    widths = [656, 656, 656, 132, 132]
+    caches = {
+        name: torch.randint(0, 255, (BLOCKS, 64, width), dtype=torch.uint8) for name, width in zip(names, widths, strict=True)
+    }
+    copier = copy.make_copier(caches, BLOCKS, 64)
+    page = 64 * (3 * 656 + 2 * 132)
+    assert copier.layout.page_bytes == page
+    pool = bytearray(2 * page)
+    copier.store(memoryview(pool), [5, 2], [page, 0], None)
+    assert bytes(pool[:page]) == b"".join(caches[name][2].numpy().tobytes() for name in names)
+    kept = {name: tensor.clone() for name, tensor in caches.items()}
+    for tensor in caches.values():
+        tensor.zero_()
+    copier.fetch(memoryview(pool), [0, 1], [0, page], None)
+    for name, tensor in caches.items():
+        assert torch.equal(tensor[0], kept[name][2]) and torch.equal(tensor[1], kept[name][5]), name
+        assert not tensor[2:].any(), name
+
+
+@pytest.mark.parametrize("name", list(layouts()))
+def test_a_page_is_its_blocks_bytes_layer_by_layer(name: str) -> None:
+    """Whatever lies between them in memory, a page has the rows of a block in order of memory, and nothing else."""
+    caches = layouts()[name]
+    copier = copy.make_copier(caches, BLOCKS, 4)
+    pool = bytearray(copier.layout.page_bytes)
+    copier.store(memoryview(pool), [3], [0], None)
+    parts = []
+    for tensor in caches.values():
+        block = tensor.movedim(1, 0)[3] if name == "keys and values apart" else tensor[3]
+        order = sorted(range(block.dim()), key=lambda dim: -block.stride(dim))
+        parts.append(block.permute(order).contiguous().view(torch.uint8).numpy().tobytes())
+    assert bytes(pool) == b"".join(parts)

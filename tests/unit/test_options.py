@@ -118,6 +118,7 @@ def test_what_is_supported() -> None:
 WINDOW = CacheLayer("layers.3", "FullAttentionSpec", 4096, 0)
 REPLAY = CacheLayer("layers.3", "SlidingWindowMLASpec", 128, 128)
 MAMBA = CacheLayer("layers.3", "MambaSpec", None, 0)
+COMPRESSED = CacheLayer("layers.4", "MLAAttentionSpec", None, 0, True)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,7 @@ MAMBA = CacheLayer("layers.3", "MambaSpec", None, 0)
         ({}, {"groups": ((LAYER, WINDOW),)}, "sliding_window", "4096 tokens"),
         ({}, {"groups": ((LAYER, REPLAY),)}, "prefix_replay", "128 tokens"),
         ({}, {"groups": ((LAYER, MAMBA),)}, "attention_kind", "MambaSpec"),
+        ({}, {"groups": ((LAYER, COMPRESSED),)}, "compressed_states", "layers.4"),
         ({}, {"dcp": 2}, "context_parallel", "decode context parallel size 2"),
         ({}, {"pcp": 2}, "context_parallel", "prefill context parallel size 2"),
         ({}, {"hash_block_size": 12}, "hash_granularity", "12 tokens"),

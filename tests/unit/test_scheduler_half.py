@@ -374,6 +374,26 @@ def test_hashes_finer_than_a_block() -> None:
     assert half.bus.intents[0]["keys"] == [FINGERPRINT + h for h in (hashes[1], hashes[3], tail)]
 
 
+@pytest.mark.parametrize("fine", [4, 8])
+def test_with_hashes_finer_than_a_block_the_one_at_its_boundary_is_its_key(fine: int) -> None:
+    half = Half(replace(ENGINE, hash_block_size=fine))
+    request = half.new(51, hash_block=fine)
+    hashes = prefix_hashes(ALGORITHM, NONE, list(range(51)), fine)
+    per_block = BLOCK // fine
+    blocks = [FINGERPRINT + hashes[(index + 1) * per_block - 1] for index in range(3)]
+    (lookup,) = half.bus.lookups
+    assert lookup["keys"] == blocks
+    # A tail's parent is the hash of the last full block, at its boundary as well.
+    parent = hashes[3 * per_block - 1]
+    ends = [FINGERPRINT + block_hash(ALGORITHM, type(NONE)(parent), list(range(48, end))) for end in (50, 51)]
+    assert lookup["tails"] == ends
+    half.bus.answer(3, tail=0)
+    assert half.half.matched(request, 0) == (50, True)
+    half.half.allocated(request, [20, 21, 22, 23], 0)
+    half.step({"r": 51}, {"r": [20, 21, 22, 23]})
+    assert half.bus.intents[0]["keys"] == [*blocks, ends[1]]
+
+
 def test_a_lookup_starts_with_the_request() -> None:
     half = Half(wait_ms=700)
     half.new(51)
