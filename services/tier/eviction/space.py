@@ -272,6 +272,9 @@ class Space:
                 self._leaving[page] = None
                 self._leaving_granules += page.granules
                 self.place(page)
+                parent = lineage.leave(page)  # which is next, without waiting for the write
+                if parent is not None:
+                    self.place(parent)
             else:
                 self._evict(page)
         self._room.guarded.clear()
