@@ -153,23 +153,3 @@ def _has_open(pid: int, fd: int) -> bool:
     except OSError:
         return False
     return False
-
-
-def clean_directory(directory: Path) -> int:
-    """At a tier's start: removes lock files that nobody holds, keeps the others. Returns how many were kept."""
-    kept = 0
-    if not directory.is_dir():
-        return kept
-    for path in directory.iterdir():
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            if is_locked(fd):
-                kept += 1
-            else:
-                path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
-    return kept

@@ -407,7 +407,7 @@ class TierState:
 
     def rest(self, now: float) -> float:
         """Seconds for which no `Tick` is needed: none while somebody waits for one, and never past a beat."""
-        if self._unacknowledged or self.lookups.open or self.fetches.open or self.pages.space.trimming:
+        if self._unacknowledged or self.lookups.open or self.fetches.open or self.pins.waiting or self.pages.space.trimming:
             return 0.0
         return min(IDLE_TICK_S, self._beat_at - now)
 

@@ -138,8 +138,8 @@ class Lives(World):
             self.forget(engine)
         dead = frozenset(word(member) for member in MEMBERS if member[0] in gone)
         if self.tear & 64 and self.writing:
-            at = HEADER_BYTES + ENTRY_BYTES * self.writing[0][1] + 50
-            self.pool.table._memory[at] ^= 1  # nobody can read any more whose slot that is
+            torn, memory = HEADER_BYTES + ENTRY_BYTES * self.writing[0][1] + 50, self.pool.table._memory
+            memory[torn : torn + 1] = bytes((memory[torn] ^ 1,))  # nobody can read whose slot that is
         self.pool.close(keep=True)
         self.lives += 1
         self.pool = Pool.open(self.directory, IDENTITY, self.lives)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pegaflow.common.locks import FOREIGN_S, LockProbe, ProcessLock, clean_directory
+from pegaflow.common.locks import FOREIGN_S, LockProbe
 from pegaflow.common.wire.errors import RemoteError
 
 HOLD = """
@@ -86,13 +86,6 @@ def test_a_pid_of_another_namespace_proves_nothing_and_time_has_to_do(tmp_path: 
     assert not probe.dead(100.0 + FOREIGN_S - 0.1)
     assert probe.dead(100.0 + FOREIGN_S)
     probe.close()
-
-
-def test_a_start_removes_free_locks_and_keeps_held_ones(tmp_path: Path, holder: Holder) -> None:
-    mine = ProcessLock.acquire(tmp_path)
-    mine.close()
-    assert clean_directory(tmp_path) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [holder.name]
 
 
 @pytest.mark.parametrize(("name", "code"), [("../x", "bad_member"), ("g" * 32, "bad_member"), ("0" * 32, "lock_not_visible")])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import xxhash
@@ -18,7 +18,8 @@ from pegaflow.common.wire.messages.saves import GRANTED, HAVE, NO_SPACE, REFUSED
 from pegaflow.common.wire.messages.saves import PENDING as ELSEWHERE
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.services.tier import commands, events, state
-from pegaflow.services.tier.state import Agent, Place, TierState
+from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.state import Place, TierState
 
 FINGERPRINT = b"f" * 16
 EPOCH = 77
@@ -91,7 +92,7 @@ class Script:
             self.seqs.setdefault((answer.session, answer.member), answer.first_seq)
         return answer
 
-    def engine(self, name: str = "p") -> Script:
+    def engine(self, name: str = "p") -> Self:
         self.attach(name)
         for rank in range(self.shards):
             self.attach(name, "rank", rank)
