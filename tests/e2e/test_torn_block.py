@@ -33,6 +33,8 @@ STORM = {
     "num_gpu_blocks_override": 34,  # one request of the longest kind fits, and not much more
     "max_num_batched_tokens": 72,  # chunks end inside blocks
     "max_num_seqs": 12,
+    # Admitted although the whole prompt does not fit: else nobody is preempted in the middle of a prompt, where blocks are torn.
+    "scheduler_reserve_full_isl": False,
 }
 
 
