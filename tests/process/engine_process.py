@@ -86,7 +86,7 @@ class Engine:
     def save(self, topic: str, count: int, broken: bool = False) -> dict[str, Any]:
         """One step that makes `count` blocks saveable; ends when the rank has reported the save ended."""
         keys = keys_of(topic, count)
-        ref = self.scheduler.publish_intent(keys, [16] * count, [0] * count, ["r"] * count, 0)
+        ref = self.scheduler.publish_intent(keys, [16] * count, [0] * count, [topic] * count, 0)
         if ref is None:
             return {"outcome": "not_published"}
         self._number += 1

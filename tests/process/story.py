@@ -77,6 +77,7 @@ class Story:
     def __init__(self, folder: Path) -> None:
         self._topics = itertools.count(1)
         self.in_order = False
+        self.steps: list[dict[str, Any]] = []
         self.control = FaultControl(folder).__enter__()
         self.cluster = Cluster(folder)
         self.engines = {node: EngineProcess(self.cluster, node) for node in "ab"}
@@ -117,10 +118,11 @@ class Story:
     def _turn(self) -> bool:
         topic = f"turn {next(self._topics)}"
         a, b = self.engines["a"], self.engines["b"]
-        if a.ask("save", topic=topic, count=PAGES)["outcome"] != "written":
+        self.steps = [a.ask("save", topic=topic, count=PAGES)]
+        if self.steps[0]["outcome"] != "written":
             return False
-        right = [engine.ask("load", topic=topic, count=PAGES, wait=WAIT_S)["right"] for engine in (b, a, b)]
-        return right == [PAGES] * 3
+        self.steps += [engine.ask("load", topic=topic, count=PAGES, wait=WAIT_S) for engine in (b, a, b)]
+        return [step["right"] for step in self.steps[1:]] == [PAGES] * 3
 
     def fetch(self) -> None:
         """Only the way from a to b."""
@@ -186,7 +188,10 @@ class Story:
             except EngineGone:
                 return False
 
-        until("full service", in_service, 60)
+        try:
+            until("full service", in_service, 60)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the last turn: {self.steps}") from None
         last: dict[str, Any] = {}
 
         def clean() -> bool:
