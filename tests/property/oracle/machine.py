@@ -1,6 +1,6 @@
 """The machine: random schedules of an engine with a tier, and what has to hold after each step and at the end.
 
-    arrive · step · land · answer · load · save · preempt · mishap: abort, evict, restart, stop, wait
+    arrive · step · land · answer · load · save · preempt · mishap: abort, evict, expire, reset, restart, stop, wait
 
 A step schedules, computes and delivers; copies and answers happen when a rule says so, or along with a step, so that
 stories get somewhere in thirty of them.
@@ -10,54 +10,28 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pegaflow.connector.counters import Counters
-from pegaflow.connector.engine import CacheLayer, Engine
-from pegaflow.connector.options import parse_options
 from pegaflow.connector.scheduler import SchedulerHalf
 
+from oracle.again import ask_again
+from oracle.batch import Batch, Draw
 from oracle.block_pool import BlockPool
+from oracle.delivery import Delivery
 from oracle.forward import Forward
+from oracle.ledger import Ledger
 from oracle.memory import Memory
+from oracle.packed import packed
 from oracle.prefixes import BLOCK, SPLITS, Prefixes, as_hash
 from oracle.rank import Fate, Rank
-from oracle.request import Request, Status
-from oracle.scheduler import Batch, Draw, Scheduler
+from oracle.request import Kind, Request, Status
+from oracle.scheduler import Scheduler
+from oracle.shape import BLOCKS, RANKS, USES, shape
 from oracle.tier import FINGERPRINT, Tier
 from oracle.verdict import Verdict
 
-RANKS = 2
-BLOCKS = 14
-ENGINE = Engine(
-    engine_id="e",
-    role="kv_both",
-    load_failure_policy="recompute",
-    block_size=BLOCK,
-    hash_block_size=BLOCK,
-    num_blocks=BLOCKS,
-    groups=((CacheLayer("layer", "FullAttentionSpec", None, 0),),),
-    tp=RANKS,
-    pp=1,
-    dcp=1,
-    pcp=1,
-    mla=False,
-    speculation=None,
-    scheduling_policy="fcfs",
-    hash_algorithm="xxhash_cbor",
-    dynamic_kv_scales=False,
-    model="m",
-    model_path=None,
-    revision="",
-    dtype="float32",
-    cache_dtype="auto",
-    quantization="",
-    hf_overrides="",
-)
-OPTIONS = parse_options({"pegaflow.pd_tail_save": True, "pegaflow.pd_tail_load": True}, {})
-STRICT = parse_options({"pegaflow.pd_tail_save": True, "pegaflow.pd_tail_load": True, "pegaflow.decode": "strict"}, {})
 MISHAPS = ("hook_errors", "saves|offer_failed", "saves|no_block_table")
 LOG = logging.getLogger("oracle")
 LOG.disabled = True
@@ -66,47 +40,63 @@ SEEN: Counter[str] = Counter()
 """What happened in all runs of this process: a test of nothing would show here."""
 
 
+STEPS = packed(range(1, 13), range(4), range(4), (0, 0, 3, BLOCKS), range(64))
+MOST = 22
+"""Tokens of a prompt. With its answer it fits into the pool, alone."""
+KINDS = [Kind.PLAIN] * 6 + [Kind.SALTED, Kind.ADAPTED, Kind.UNCACHED, Kind.TURNS]
+MISHAPS_AND_NONE = ("calm", "calm", "abort", "abort", "evict", "expire", "reset", "reset_running", "restart", "stop", "wait")
+HARMLESS = ("abort", "evict", "expire", "reset", "reset_running", "restart")
+"""Mishaps after which nothing may be missing, but for what the tier itself lost."""
+
+
 class OracleMachine(RuleBasedStateMachine):
     @initialize(
-        depth=st.integers(1, 2), mla=st.booleans(), strict=st.sampled_from([False, False, False, True]), warm=st.integers(0, 5)
+        drawn=packed((0, 0, 1, *range(len(RANKS))), range(len(USES)), (1, 2, 2, 3), range(32), range(6), range(8)),
     )
-    def start(self, depth: int, mla: bool, strict: bool, warm: int) -> None:
+    def start(self, drawn: tuple[int, int, int, int, int, int]) -> None:
         """`warm`: pages of each text that another engine has saved."""
+        ranks, use, depth, flags, warm, trouble = drawn
+        fine, untailed, clean = flags & 6 == 6, flags & 24 == 24, trouble < 3
+        self.shape = shape(ranks, use, depth, not flags & 1, fine, not untailed, bool(flags & 2), clean)
         self.now = 0.0
         self.verdict = Verdict()
         self.prefixes = Prefixes()
         self.pool = BlockPool(BLOCKS, self.verdict)
-        self.memory = Memory(RANKS, BLOCKS)
+        engine = self.shape.engine
+        self.memory = Memory(engine.ranks, BLOCKS)
         self.counters = Counters()
-        self.tier = Tier(self.prefixes, self.verdict, RANKS, mla)
-        engine = replace(ENGINE, mla=mla)
+        self.tier = Tier(self.prefixes, self.verdict, engine, SEEN)
+        self.ledger = Ledger(self.shape, self.tier, self.verdict, SEEN)
         self.half = SchedulerHalf(
-            STRICT if strict else OPTIONS,
-            engine,
-            self.prefixes.tail_hash,
-            self.clock,
-            self.counters,
-            LOG,
-            seed_agrees=lambda: True,
+            self.shape.options, engine, self.prefixes.tail_hash, self.clock, self.counters, LOG, seed_agrees=lambda: True
         )
         self.half.bind_pool(self.pool)
         self.half.connect(self.tier, FINGERPRINT)
         self.ranks = [
-            Rank(n, mla, RANKS, self.memory, self.tier, self.pool, self.verdict, self.counters, LOG, self.clock)
-            for n in range(RANKS)
+            Rank(n, engine, self.memory, self.tier, self.pool, self.verdict, self.counters, LOG, self.clock)
+            for n in range(engine.ranks)
         ]
-        self.scheduler = Scheduler(self.half, self.pool, self.memory, self.tier, RANKS, depth, strict, self.verdict, SEEN)
-        self.forward = Forward(self.prefixes, self.memory, self.pool, self.verdict)
+        self.scheduler = Scheduler(self.half, self.pool, self.memory, self.tier, self.shape, self.ledger, self.verdict, SEEN)
+        self.tier.requests = self.scheduler.requests
+        self.delivery = Delivery(self.scheduler)
+        self.forward = Forward(self.prefixes, self.memory, self.pool, self.shape, self.verdict)
         self.arrivals = 0
+        self.ended: list[Request] = []
         self.warm(warm)
+        SEEN[f"use {self.shape.engine.role} {self.shape.options.mode} {self.shape.options.decode}"] += 1
+        SEEN[f"ranks {engine.tp}x{engine.pp}{' mla' * engine.mla}"] += 1
+        SEEN[f"depth {depth}{' async' * self.shape.asynchronous}"] += 1
+        SEEN["fine_hashes"] += fine
+        SEEN["clean"] += clean
 
     def clock(self) -> float:
         return self.now
 
     def warm(self, pages: int) -> None:
+        self.pages = pages
         for text in range(len(SPLITS)) if pages else ():
-            stranger = Request("stranger", self.prefixes, text, pages * BLOCK + text, 1, False)
-            for index, content in enumerate(stranger.block_hashes):
+            stranger = Request("stranger", self.prefixes, text, pages * BLOCK + text, 1, Kind.PLAIN)
+            for index, content in enumerate(stranger.contents):
                 self.tier.fill(stranger.truth, (index + 1) * BLOCK, FINGERPRINT + content)
             if text:
                 self.tier.fill(stranger.truth, stranger.num_tokens, FINGERPRINT + as_hash(stranger.truth[-1]))
@@ -118,38 +108,45 @@ class OracleMachine(RuleBasedStateMachine):
     # What happens.
 
     @precondition(lambda self: len(self.alive) < 4)
-    @rule(text=st.integers(0, len(SPLITS) - 1), prompt=st.integers(1, 22), answer=st.integers(1, 14), salt=st.integers(0, 7))
-    def arrive(self, text: int, prompt: int, answer: int, salt: int) -> None:
+    @rule(drawn=packed(range(len(SPLITS)), range(1, 31), range(1, 15), KINDS))
+    def arrive(self, drawn: tuple[int, int, int, Kind]) -> None:
+        text, prompt, answer, kind = drawn
+        if prompt > MOST:  # the prompt of another engine, or that with one token more
+            prompt = max(1, min(MOST, self.pages * BLOCK + text + prompt % 2))
         self.arrivals += 1
-        self.scheduler.add(Request(f"r{self.arrivals}", self.prefixes, text, prompt, answer, salt == 7))
+        request = Request(f"r{self.arrivals}", self.prefixes, text, prompt, answer, kind, self.shape.engine.hash_block_size)
+        self.ended.append(request)
+        self.scheduler.add(request)
 
-    @rule(
-        chunk=st.integers(1, 12),
-        drafts=st.integers(0, 3),
-        accepted=st.integers(0, 3),
-        room=st.sampled_from([0, 0, 3, BLOCKS]),
-        flags=st.integers(0, 63),
-    )
+    @rule(drawn=STEPS)
+    def any_step(self, drawn: tuple[int, int, int, int, int]) -> None:
+        self.step(*drawn)
+
+    @rule(drawn=STEPS, again=STEPS)
+    def any_two_steps(self, drawn: tuple[int, int, int, int, int], again: tuple[int, int, int, int, int]) -> None:
+        self.step(*drawn)
+        self.step(*again)
+
     def step(self, chunk: int, drafts: int, accepted: int, room: int, flags: int) -> None:
         """`flags`: intents go out; copies, answers happen along with it; a small budget; computed at once."""
         SEEN["steps"] += 1
         self.tier.accepts = flags & 3 != 3
-        self.tier.has_space = flags & 7 != 6
+        self.tier.has_space = self.shape.clean or flags & 7 != 6
         if flags & 8:
             self.answer_all()
             if flags & 32:
-                self.copy_all()
+                self.copy_all(loads=flags & 7 == 0)
         batch = self.scheduler.schedule(Draw(chunk, 8 if flags & 16 else 24, drafts, accepted, room))
-        if flags & 4:
+        if flags & 4 or self.shape.depth == 1:
             self.compute(batch)
-        while len(self.scheduler.batches) >= self.scheduler.depth:
+        while len(self.scheduler.batches) >= self.shape.depth:
             self.land()
 
     @rule(chunk=st.integers(4, 24))
     def smooth_steps(self, chunk: int) -> None:
-        """Two steps in which everything goes well."""
+        """Two steps in which nothing goes wrong; with an odd `chunk` copies are not waited for."""
         for _ in range(2):
-            self.step(chunk, 0, 0, 0, 8 + 32)
+            self.step(chunk, 0, 0, 0, 8 if chunk % 2 else 8 + 32)
 
     @precondition(lambda self: self.scheduler.batches)
     @rule()
@@ -157,7 +154,7 @@ class OracleMachine(RuleBasedStateMachine):
         """The oldest batch's output arrives."""
         batch = self.scheduler.batches[0]
         self.compute(batch)
-        self.scheduler.deliver(batch)
+        self.delivery.deliver(batch)
 
     def compute(self, until: Batch) -> None:
         for batch in self.scheduler.batches:
@@ -174,71 +171,103 @@ class OracleMachine(RuleBasedStateMachine):
                 return
 
     @precondition(lambda self: self.tier.asked)
-    @rule(which=st.integers(0, 3), most=st.sampled_from([9, 9, 9, 0, 1, 2]), code=st.sampled_from(["", "", "overloaded"]))
-    def answer(self, which: int, most: int, code: str) -> None:
-        self.tier.answer(which, most, code)
+    @rule(drawn=packed(range(4), (9, 9, 9, 0, 1, 2), ("", "", "overloaded")))
+    def answer(self, drawn: tuple[int, int, str]) -> None:
+        which, most, code = drawn
+        if self.shape.clean:
+            self.tier.answer(which, 9, "")
+        else:
+            self.tier.answer(which, most, code)
 
     @precondition(lambda self: any(rank.loads for rank in self.ranks))
-    @rule(
-        which=st.integers(0, 1 + RANKS),
-        fate=st.sampled_from([Fate.DONE, Fate.DONE, Fate.RAISES, Fate.REPLACED, Fate.SESSION_OVER]),
-    )
-    def load(self, which: int, fate: Fate) -> None:
+    @rule(drawn=packed(range(6), (Fate.DONE, Fate.DONE, Fate.RAISES, Fate.REPLACED, Fate.SESSION_OVER)))
+    def load(self, drawn: tuple[int, Fate]) -> None:
         """The oldest load of one rank, or one of each."""
-        for rank in self.ranks[which : which + 1] if which < RANKS else self.ranks:
+        which, fate = drawn
+        for rank in self.ranks[which : which + 1] if which < len(self.ranks) else self.ranks:
             if rank.loads:
-                SEEN["load_" + fate] += 1
-                rank.load(fate)
+                rank.load(self.fated("load", fate))
 
     @precondition(lambda self: any(rank.saves for rank in self.ranks))
-    @rule(
-        which=st.integers(0, 1 + RANKS),
-        fate=st.sampled_from([Fate.DONE, Fate.DONE, Fate.RAISES, Fate.NO_GRANT, Fate.SESSION_OVER]),
-    )
-    def save(self, which: int, fate: Fate) -> None:
-        for rank in self.ranks[which : which + 1] if which < RANKS else self.ranks:
+    @rule(drawn=packed(range(6), (Fate.DONE, Fate.DONE, Fate.RAISES, Fate.NO_GRANT, Fate.SESSION_OVER)))
+    def save(self, drawn: tuple[int, Fate]) -> None:
+        which, fate = drawn
+        for rank in self.ranks[which : which + 1] if which < len(self.ranks) else self.ranks:
             if rank.saves:
-                SEEN["save_" + fate] += 1
-                rank.save(fate)
+                rank.save(self.fated("save", fate))
+
+    def fated(self, what: str, fate: Fate) -> Fate:
+        fate = Fate.DONE if self.shape.clean else fate
+        SEEN[f"{what}_{fate}"] += 1
+        return fate
 
     def answer_all(self) -> None:
         while self.tier.asked:
             self.tier.answer(0, 9, "")
 
-    def copy_all(self) -> None:
+    def copy_all(self, loads: bool = True) -> None:
         for rank in self.ranks:
-            while rank.loads:
+            while rank.loads and loads:
                 rank.load(Fate.DONE)
             while rank.saves:
                 rank.save(Fate.DONE)
 
-    @precondition(lambda self: self.scheduler.running)
+    @precondition(lambda self: self.may_preempt())
     @rule()
     def preempt(self) -> None:
+        """A block is wanted for somebody else."""
         self.scheduler.preempt(self.scheduler.running[-1])
 
+    def may_preempt(self) -> bool:
+        """vLLM preempts while it schedules: nothing is in flight with one batch at a time, and fences are respected."""
+        scheduler = self.scheduler
+        return bool(scheduler.running) and self.at_rest() and scheduler.may_free(scheduler.running[-1])
+
+    def at_rest(self) -> bool:
+        return self.shape.depth > 1 or not self.scheduler.batches
+
     # One rule for all of these: they end stories, so they should not be most of what happens.
-    @rule(
-        what=st.sampled_from(["abort", "abort", "evict", "restart", "restart", "stop", "wait"]),
-        which=st.integers(0, 3),
-    )
-    def mishap(self, what: str, which: int) -> None:
+    @rule(drawn=packed(MISHAPS_AND_NONE, range(4)))
+    def mishap(self, drawn: tuple[str, int]) -> None:
+        what, which = drawn
+        if self.shape.clean and what not in HARMLESS:
+            what = "calm"
         match what:
+            case "calm":
+                self.smooth_steps(11 + which)
             case "abort" if self.alive:
                 request = self.alive[which % len(self.alive)]
                 SEEN["aborted_" + request.status.name.lower()] += 1
+                SEEN["aborted_in_flight"] += request.in_flight > 0
                 self.scheduler.finish(request)
             case "evict":
                 self.tier.evict()
+                self.ledger.lost()
+            case "expire":
+                SEEN["expired"] += any(not lease.released for lease in self.tier.leases.values())
+                self.tier.expire()
+            case "reset" | "reset_running" if self.at_rest():
+                self.scheduler.reset(what == "reset_running")
             case "stop" if self.tier.session() is not None:
                 self.tier.stop()
+                self.excuse()
             case "restart" | "stop":
                 SEEN["restarted"] += 1
+                SEEN["restarted_while_loading"] += any(rank.loads for rank in self.ranks)
+                SEEN["restarted_while_saving"] += any(rank.saves for rank in self.ranks)
                 self.tier.stop()
                 self.tier.start()
+                self.ledger.lost()
+                self.excuse()
                 self.warm(which)
             case "wait":
                 self.now += 10.0  # longer than any lookup may take
+                self.excuse()
+
+    def excuse(self) -> None:
+        """Their lookups may have got an error instead of an answer, or may get their answer too late."""
+        for request in self.alive:
+            request.excused = True
 
     # What holds.
 
@@ -260,7 +289,7 @@ class OracleMachine(RuleBasedStateMachine):
         assert self.half.loads.open_leases + waiting == held, "leases are held that nobody remembers"
 
     def teardown(self) -> None:
-        if not hasattr(self, "forward") or self.verdict.faults:
+        if not hasattr(self, "ended") or self.verdict.faults:
             return
         self.tier.accepts = self.tier.has_space = True
         if self.arrivals % 2:
@@ -268,15 +297,7 @@ class OracleMachine(RuleBasedStateMachine):
                 self.scheduler.finish(request)
         if self.tier.session() is None:
             self.tier.start()
-        for _ in range(120):
-            if not (self.scheduler.requests or self.scheduler.batches or self.half.busy()):
-                break
-            self.answer_all()
-            self.copy_all()
-            self.scheduler.schedule(Draw(9, 24, 2, 1, 0))
-            while self.scheduler.batches:
-                self.land()
-            self.sound()
+        self.drain()
         self.sound()
         assert not self.scheduler.requests, "requests that never end"
         assert not self.scheduler.claims, "loads that are never reported"
@@ -286,5 +307,21 @@ class OracleMachine(RuleBasedStateMachine):
         assert not any(block.refs for block in self.pool.blocks), "blocks are held at the end"
         assert all(lease.released for lease in self.tier.leases.values()), "leases are held at the end"
         assert not any(self.tier.owed.values()), "positions without a last word"
+        self.ledger.settled()
+        self.sound()
         SEEN["sealed"] += self.tier.sealed_full
         SEEN["sealed_tails"] += self.tier.sealed_tails
+        if self.shape.clean and self.shape.options.loads:
+            ask_again(self)
+
+    def drain(self) -> None:
+        """Steps until everything has ended, as vLLM would: as long as there are requests, or the connector is busy."""
+        for _ in range(120):
+            if not (self.scheduler.requests or self.scheduler.batches or self.half.busy()):
+                break
+            self.answer_all()
+            self.copy_all()
+            self.scheduler.schedule(Draw(9, 24, 2, 1, 0))
+            while self.scheduler.batches:
+                self.land()
+            self.sound()

@@ -26,7 +26,8 @@ class Memory:
         """Whether the first `end` rows of a block table are those of `truth`, at every rank."""
         for index in range(-(-end // BLOCK)):
             wanted = truth[index * BLOCK : min(end, (index + 1) * BLOCK)]
-            block = table[index]
-            if any(rank[block][: len(wanted)] != wanted for rank in self.rows):
-                return False
+            block, count = table[index], len(wanted)
+            for rank in self.rows:
+                if rank[block][:count] != wanted:
+                    return False
         return True

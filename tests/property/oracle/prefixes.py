@@ -12,8 +12,8 @@ from collections.abc import Sequence
 BLOCK = 4
 RUBBISH = -1
 """A row that nobody computed, or that was computed on top of such a row."""
-PLAIN, SALTED = 0, 1
-"""Stamps of the two empty prefixes: a cache salt keeps requests apart from all others."""
+PLAIN, SALTED, ADAPTED = 0, 1, 2
+"""Stamps of the empty prefixes: a cache salt and a LoRA keep requests apart from all others."""
 WRONG_TOKEN = 99
 """A draft that the model would never say."""
 SPLITS = (1 << 30, 6, 8)
@@ -28,8 +28,9 @@ def token(text: int, position: int) -> int:
 class Prefixes:
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, int], int] = {}
-        self._parents = [RUBBISH, RUBBISH]
-        self._lengths = [0, 0]
+        self._parents = [RUBBISH] * 3
+        self._lengths = [0] * 3
+        self._pages: dict[int, list[int]] = {}
 
     def after(self, stamp: int, token_id: int) -> int:
         """Stamp of the row that is computed from `token_id` on top of the row with `stamp`."""
@@ -42,13 +43,21 @@ class Prefixes:
             self._lengths.append(self._lengths[stamp] + 1)
         return number
 
+    def length(self, stamp: int) -> int:
+        """Tokens of the prefix."""
+        return self._lengths[stamp]
+
     def page(self, stamp: int) -> list[int]:
         """Rows of the page that ends with this row: as many as the tail of its prefix has, or a full block."""
+        if (known := self._pages.get(stamp)) is not None:
+            return known
         rows: list[int] = []
+        last = stamp
         for _ in range((self._lengths[stamp] - 1) % BLOCK + 1):
             rows.append(stamp)
             stamp = self._parents[stamp]
         rows.reverse()
+        self._pages[last] = rows
         return rows
 
     def tail_hash(self, parent: bytes | None, token_ids: Sequence[int]) -> bytes:

@@ -15,6 +15,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.connector import worker
 from pegaflow.connector.copier import Copier
 from pegaflow.connector.counters import Counters
+from pegaflow.connector.engine import Engine
 from pegaflow.connector.load_tracker import Load
 from pegaflow.connector.session import AttachState, Grant, IntentRef, Member, SessionId
 from pegaflow.connector.work import SaveWork, StepWork
@@ -23,7 +24,7 @@ from pegaflow.connector.worker import CHUNK_BYTES, Collected, RankHalf
 from oracle.block_pool import BlockPool
 from oracle.memory import Memory
 from oracle.prefixes import BLOCK, RUBBISH
-from oracle.tier import Tier
+from oracle.tier import Slot, Tier
 from oracle.verdict import Verdict
 
 Job = TypeVar("Job")
@@ -122,8 +123,9 @@ class Bus:
 class StampCopier(Copier):
     layout = LAYOUT
 
-    def __init__(self, rank: int, memory: Memory, tier: Tier, bus: Bus, pool: BlockPool, verdict: Verdict) -> None:
+    def __init__(self, rank: int, shard: int, memory: Memory, tier: Tier, bus: Bus, pool: BlockPool, verdict: Verdict) -> None:
         self._rank = rank
+        self._shard = shard
         self._memory = memory
         self._tier = tier
         self._bus = bus
@@ -137,7 +139,8 @@ class StampCopier(Copier):
         self._verdict.demand(self._bus.open == 1, "a page is written outside of a bracket")
         for block, offset in zip(blocks, offsets, strict=True):
             self._verdict.demand(self._pool.blocks[block].refs > 0, f"a save reads block {block}, which is free")
-            self._tier.slots[offset // GRANULE].rows = list(self._memory.rows[self._rank][block])
+            slot = self._slot(offset)
+            slot.rows = list(self._memory.rows[self._rank][block])
             if self._bus.fate is Fate.RAISES:
                 raise OSError("the copy of a save failed")
 
@@ -146,17 +149,19 @@ class StampCopier(Copier):
         for block, offset in zip(blocks, offsets, strict=True):
             self._verdict.demand(block in self._memory.loading[self._rank], f"a load writes block {block}, which is not its own")
             rows = self._memory.rows[self._rank][block]
-            slot = self._tier.slots[offset // GRANULE]
+            slot = self._slot(offset)
             if self._bus.fate in (Fate.RAISES, Fate.REPLACED):
                 rows[:] = [RUBBISH] * BLOCK
                 if self._bus.fate is Fate.RAISES:
                     raise OSError("the copy of a load failed")
-                slot.generation += 1
+                self._tier.replace(offset // GRANULE)
             else:
                 rows[: len(slot.rows)] = slot.rows
 
-    def pin(self, memory: memoryview | None) -> None:
-        pass
+    def _slot(self, offset: int) -> Slot:
+        slot = self._tier.slots[offset // GRANULE]
+        self._verdict.demand(slot.shard == self._shard, f"rank {self._rank} copies a page of another shard")
+        return slot
 
 
 class Rank:
@@ -165,8 +170,7 @@ class Rank:
     def __init__(
         self,
         number: int,
-        mla: bool,
-        ranks: int,
+        engine: Engine,
         memory: Memory,
         tier: Tier,
         pool: BlockPool,
@@ -179,8 +183,10 @@ class Rank:
         self.bus = Bus(tier, number)
         self._pool = pool
         self._memory = memory
-        copier = StampCopier(number, memory, tier, self.bus, pool, verdict)
-        member = Member("e", "rank", number, 0 if mla else number, tier.shards, number if mla else 0, ranks if mla else 1)
+        pp, tp = divmod(number, engine.tp)
+        shard, stripe = engine.shard(tp, pp), engine.stripe(tp)
+        copier = StampCopier(number, shard, memory, tier, self.bus, pool, verdict)
+        member = Member("e", "rank", number, shard, engine.shards, stripe, engine.stripes)
         with mock.patch.object(worker, "Lane", ScriptedLane):
             self._half = RankHalf(copier, self.bus, member, clock, counters, log)
         self._loads: ScriptedLane[Any] = self._lane("_load_lane")

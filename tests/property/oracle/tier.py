@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pegaflow.connector.engine import Engine
 from pegaflow.connector.session import AttachState, Grant, IntentRef, LeaseRef, LookupAnswer, SessionId
 
 from oracle.prefixes import Prefixes, unhash
+from oracle.request import Request
 from oracle.verdict import Verdict
 
 FINGERPRINT = b"F" * 16
@@ -16,10 +19,10 @@ FINGERPRINT = b"F" * 16
 
 @dataclass(slots=True)
 class Slot:
-    """`generation` is raised before the slot may be written again; `stamp`: of the key it is for."""
+    """`generation` is raised before the slot may be written again."""
 
     generation: int
-    stamp: int
+    shard: int
     rows: list[int] = field(default_factory=list)
 
 
@@ -36,27 +39,47 @@ class Lease:
     slots: array[int]
     loading: bool = False
     released: bool = False
+    expired: bool = False
 
 
 @dataclass(slots=True)
 class Asked:
     lookup: int
+    request_id: str
+    tokens: int
     keys: list[bytes]
     tails: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a request's last lookup was told: it was made for `tokens` ids, and the first `covered` of them are here."""
+
+    session: SessionId
+    tokens: int
+    covered: int
+    code: str
 
 
 class Tier:
     """Also the scheduler half's `SchedulerBus`."""
 
-    def __init__(self, prefixes: Prefixes, verdict: Verdict, ranks: int, mla: bool) -> None:
+    def __init__(self, prefixes: Prefixes, verdict: Verdict, engine: Engine, seen: Counter[str]) -> None:
         self._prefixes = prefixes
         self._verdict = verdict
-        self._ranks = ranks
-        self.shards = 1 if mla else ranks
-        self._mla = mla
+        self._seen = seen
+        self._ranks = engine.ranks
+        self._places = [
+            (engine.shard(tp, pp), engine.stripe(tp) if engine.stripes > 1 else None)
+            for pp in range(engine.pp)
+            for tp in range(engine.tp)
+        ]
+        self.shards = engine.shards
+        self.requests: Mapping[str, Request] = {}
+        self.told: dict[str, Told] = {}
         self._epoch = 0
         self.leases: dict[LeaseRef, Lease] = {}
-        self._intents = 0
+        self.intents = self.lookups = 0
         self.accepts = True
         self.has_space = True
         self.sealed_full = self.sealed_tails = 0
@@ -66,6 +89,9 @@ class Tier:
         self._epoch += 1
         self._session: SessionId | None = SessionId(self._epoch, 1)
         self.slots: list[Slot] = []
+        self._unused: list[int] = []
+        # Slot and generation → stamp of the key that it was for.
+        self._pages: dict[tuple[int, int], int] = {}
         self.sealed: dict[bytes, list[int]] = {}
         self.pending: dict[bytes, Pending] = {}
         self._keys: dict[IntentRef, list[bytes]] = {}
@@ -91,26 +117,49 @@ class Tier:
     def evict(self) -> None:
         """Makes room: whatever no lease holds goes."""
         held = {
-            key for ref, lease in self.leases.items() if ref.session == self._session and not lease.released for key in lease.keys
+            key
+            for ref, lease in self.leases.items()
+            if ref.session == self._session and not lease.released and not lease.expired
+            for key in lease.keys
         }
         for key in [key for key in self.sealed if key not in held]:
-            for number in self.sealed.pop(key):
-                self.replaced(number)
+            self._discard(self.sealed.pop(key))
 
-    def replaced(self, number: int) -> None:
-        slot = self.slots[number]
-        slot.generation += 1
-        slot.rows = []
+    def expire(self) -> None:
+        """Its leases have run out: the tier no longer heard from who holds them."""
+        for lease in self.leases.values():
+            lease.expired = True
+
+    def replace(self, number: int) -> None:
+        """The page in this slot makes room, whoever may be reading it."""
+        for key, slots in self.sealed.items():
+            if number in slots:
+                self._discard(self.sealed.pop(key))
+                return
 
     def fill(self, truth: Sequence[int], end: int, key: bytes) -> None:
         """Another engine saved this page here."""
-        rows = self._prefixes.page(truth[end - 1])
-        self.sealed[key] = [self._slot(truth[end - 1], list(rows)) for _ in range(self.shards)]
+        if key not in self.sealed and key not in self.pending:
+            rows = self._prefixes.page(truth[end - 1])
+            self.sealed[key] = [self._slot(truth[end - 1], shard, list(rows)) for shard in range(self.shards)]
 
-    def _slot(self, stamp: int, rows: list[int]) -> int:
-        # The same numbers come again in the next life, with other generations.
-        self.slots.append(Slot(self._epoch * 1000, stamp, rows))
-        return len(self.slots) - 1
+    def _slot(self, stamp: int, shard: int, rows: list[int]) -> int:
+        if self._unused:
+            number = self._unused.pop()
+            slot = self.slots[number]
+            slot.shard, slot.rows = shard, rows
+        else:
+            # The same numbers come again in the next life, with other generations.
+            number, slot = len(self.slots), Slot(self._epoch * 1000, shard, rows)
+            self.slots.append(slot)
+        self._pages[number, slot.generation] = stamp
+        return number
+
+    def _discard(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.slots[number].generation += 1
+            self.slots[number].rows = []
+            self._unused.append(number)
 
     # Lookups.
 
@@ -125,10 +174,12 @@ class Tier:
         if full == len(asked.keys) and full < most:
             tail = next((place for place, key in enumerate(asked.tails) if key in self.sealed), -1)
             keys += asked.tails[tail : tail + 1] if tail >= 0 else []
+        assert self._session is not None
+        covered = self._prefixes.length(unhash(keys[-1][16:])) if keys else 0
+        self.told[asked.request_id] = Told(self._session, asked.tokens, covered, code)
         if not keys:
             self.answers.append(_nothing(asked.lookup, code))
             return
-        assert self._session is not None
         slots = array("I", [number for key in keys for number in self.sealed[key]])
         lease = LeaseRef(self._session, len(self.leases) + 1)
         self.leases[lease] = Lease(tuple(keys), slots)
@@ -139,9 +190,9 @@ class Tier:
         lease = self.leases[ref]
         return lease.loading and not lease.released
 
-    def page_of(self, slot: int) -> list[int]:
-        """The rows that the key of this slot stands for."""
-        return self._prefixes.page(self.slots[slot].stamp)
+    def page_of(self, slot: tuple[int, int]) -> list[int]:
+        """The rows that the key of this slot, in this generation, stands for."""
+        return self._prefixes.page(self._pages[slot]) if slot in self._pages else []
 
     # SchedulerBus.
 
@@ -156,8 +207,8 @@ class Tier:
     ) -> IntentRef | None:
         if self._session is None or not self.accepts:
             return None
-        self._intents += 1
-        ref = IntentRef(self._session, self._intents)
+        self.intents += 1
+        ref = IntentRef(self._session, self.intents)
         self._keys[ref] = list(keys)
         shares: list[list[tuple[int, int]]] = [[] for _ in range(self._ranks)]
         for position, key in enumerate(keys):
@@ -167,17 +218,15 @@ class Tier:
             )
             if key in self.sealed or key in self.pending or not self.has_space:
                 continue
-            slots = [self._slot(stamp, []) for _ in range(self.shards)]
+            slots = [self._slot(stamp, shard, []) for shard in range(self.shards)]
             self.pending[key] = Pending(slots, self.shards)
-            if self._mla:
-                shares[stripes[position]].append((position, slots[0]))
-            else:
-                for rank, number in enumerate(slots):
-                    shares[rank].append((position, number))
+            for share, (shard, stripe) in zip(shares, self._places, strict=True):
+                if stripe is None or stripe == stripes[position]:
+                    share.append((position, slots[shard]))
         for rank, share in enumerate(shares):
             positions, numbers = array("I", [place for place, _ in share]), array("I", [number for _, number in share])
             generations = array("Q", [self.slots[number].generation for number in numbers])
-            self._grants[rank, ref] = Grant(ref, self._intents, positions, numbers, generations)
+            self._grants[rank, ref] = Grant(ref, self.intents, positions, numbers, generations)
             self.owed[rank, ref] = set(positions)
         return ref
 
@@ -186,7 +235,11 @@ class Tier:
     ) -> bool:
         if self._session is None:
             return False
-        self.asked.append(Asked(lookup, list(keys), list(tails)))
+        self.lookups += 1
+        before = self.told.pop(request_id, None)
+        self._seen["asked_again_grown"] += before is not None and before.tokens != self.requests[request_id].num_tokens
+        self._seen["asked_again_drifted"] += before is not None and before.tokens == self.requests[request_id].num_tokens
+        self.asked.append(Asked(lookup, request_id, self.requests[request_id].num_tokens, list(keys), list(tails)))
         return True
 
     def cancel(self, lookup: int) -> None:
@@ -232,6 +285,8 @@ class Tier:
                 del self.pending[key]
                 if pending.good:
                     self._seal(key, pending.slots)
+                else:
+                    self._discard(pending.slots)
 
     def _seal(self, key: bytes, slots: list[int]) -> None:
         stamp = unhash(key[16:])
