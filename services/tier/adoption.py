@@ -43,13 +43,6 @@ class Remains:
     dead: frozenset[int] = frozenset()
 
 
-@dataclass(slots=True)
-class _Parts:
-    """Shards of one page as they are found, in whatever order."""
-
-    found: dict[int, Row] = field(default_factory=dict)
-
-
 class Adoption:
     """The slots of earlier lives, until each is a page of this one or free."""
 
@@ -57,8 +50,9 @@ class Adoption:
         self._pages, self._out, self._counts = pages, out, counts
         now = remains.at
         self._until = now + KEEP_S
+        self._new: list[Page] = []
         self.unscanned = set(remains.slabs)
-        self._parts: dict[tuple[bytes, int, int, int], _Parts] = {}
+        self._parts: dict[tuple[bytes, int, int, int], dict[int, Row]] = {}  # page → shard → where it was found
         self._held: dict[int, set[int]] = {}  # who may write → slots
         self._doubtful: dict[int, int] = {}  # slabs out of use as a whole
         self._not_quiet = set(remains.held)
@@ -85,6 +79,8 @@ class Adoption:
             self._pages.hold(row.slot, size, row.generation)
         for row in rows:
             self._take(row)
+        self._pages.space.hold(self._new, self._until)
+        self._new.clear()
 
     def _take(self, row: Row) -> None:
         entry = row.entry
@@ -115,9 +111,15 @@ class Adoption:
         self._held.setdefault(holder, set()).add(slot)
 
     def _part(self, row: Row, entry: SlotEntry) -> None:
+        if entry.shard >= entry.shards or len(entry.key) <= 16 or entry.checksum == NO_CHECKSUM:
+            self._refuse(row.slot)
+            return
+        if entry.shards == 1:
+            self._adopt([row])
+            return
         name = (entry.key, entry.grant, entry.order, entry.shards)
-        parts = self._parts.setdefault(name, _Parts()).found
-        if entry.shard >= entry.shards or entry.shard in parts or len(entry.key) <= 16 or entry.checksum == NO_CHECKSUM:
+        parts = self._parts.setdefault(name, {})
+        if entry.shard in parts:
             self._refuse(row.slot)
             return
         parts[entry.shard] = row
@@ -141,6 +143,7 @@ class Adoption:
         if len({entry.rows for entry in entries}) == 1 and self._pages.adopt(page, self._until):
             self._counts["adopted"] += 1
             self._counts["adopted_bytes"] += page.size
+            self._new.append(page)
             return
         for row in rows:
             self._refuse(row.slot)
@@ -153,7 +156,7 @@ class Adoption:
     def scanned(self) -> None:
         """That was the last slab: what is not whole by now will never be."""
         for parts in self._parts.values():
-            for row in parts.found.values():
+            for row in parts.values():
                 self._refuse(row.slot)
         self._parts.clear()
         self._out.append(Log("adopted", self.view() | {name: self._counts[name] for name in ("adopted", "refused_entries")}))
@@ -219,7 +222,7 @@ class Adoption:
 
     def validate(self) -> None:
         waiting = [slot for slots in self._held.values() for slot in slots]
-        waiting += [row.slot for parts in self._parts.values() for row in parts.found.values()]
+        waiting += [row.slot for parts in self._parts.values() for row in parts.values()]
         assert len(waiting) == len(set(waiting))
         assert set(waiting) <= set(self._pages.held)
         assert all(slots for slots in self._held.values())
