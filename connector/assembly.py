@@ -83,11 +83,22 @@ class Assembly:
         member = self._engine.rank_member(tp_rank, pp_rank)
         layout = copier.layout
 
-        def on_session(pool: Pool | None) -> None:
+        pin_failed = False
+
+        def on_backed(pool: Pool, start: int, length: int) -> None:
+            nonlocal pin_failed
             try:
-                copier.pin(None if pool is None else pool.memory)
+                copier.pin(pool.memory, start, length)
             except Exception:  # slower, not wrong
-                self._log.exception("pin_failed: the pool is not pinned, copies will stage")
+                if not pin_failed:
+                    self._log.exception("pin_failed: not all of the pool is pinned, copies of the rest will stage")
+                pin_failed = True
+
+        def on_leave() -> None:
+            try:
+                copier.unpin()
+            except Exception:
+                self._log.exception("unpin_failed: the pool is unmapped all the same")
 
         # With the model on a CPU, this thread is bound to a compute core; the connector's own must not inherit that.
         with unbound(not copier.on_device):
@@ -98,7 +109,8 @@ class Assembly:
                 layout.digest,
                 layout.page_bytes,
                 clock=now,
-                on_session=on_session,
+                on_backed=on_backed if copier.on_device else None,
+                on_leave=on_leave,
                 gpu=copier.on_device,
             )
             self._attach(bus, wait_s, f"rank {member.rank}, pages of {layout.page_bytes} bytes")

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 
 from pegaflow.common.pages import PageLayout
 
+PIN_BYTES = 64 << 20
+"""Pinned at a time. No single copy of a device crosses a multiple of it."""
+
 
 class Copier(ABC):
     """`layout`: of the pages that it writes and reads. `on_device`: a device copies, and may go on when the process is dying."""
@@ -32,6 +35,13 @@ class Copier(ABC):
     def fetch(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
         """The page at `offsets[i]` bytes of the pool → block i."""
 
-    @abstractmethod
-    def pin(self, memory: memoryview | None) -> None:
-        """The pool is mapped (or about to be unmapped: None). A GPU pins its memory."""
+    def pin(self, memory: memoryview, start: int, length: int) -> None:
+        """These bytes of the pool have memory now: a device pins them. `start` is a multiple of PIN_BYTES, `length` at most that.
+
+        Raises where that fails; copies work all the same, only slower.
+        """
+        return
+
+    def unpin(self) -> None:
+        """The pool is about to be unmapped; no copy is under way."""
+        return

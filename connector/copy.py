@@ -1,8 +1,5 @@
-"""Copies between vLLM's blocks and pages of the pool.
-
-On a CPU that is one strided NumPy copy per page and region, which runs at memory speed and without the interpreter
-lock. On a GPU pages are moved by streams of the copier's own, ordered behind the work that vLLM had queued when `mark`
-was called.
+"""Copies between vLLM's blocks and pages of the pool, on a CPU: one strided NumPy copy per page and region, which runs at memory
+speed and without the interpreter lock. For blocks on a GPU see `gpu_copier.py`.
 """
 
 from __future__ import annotations
@@ -36,8 +33,11 @@ def make_copier(caches: Mapping[str, torch.Tensor], num_blocks: int, block_size:
     layout, regions = lay_out(tensors, num_blocks, block_size)
     storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in caches.values()}
     views = [_view(storages[region.storage], region, num_blocks) for region in regions]
-    kind = CpuCopier if views[0].device.type == "cpu" else GpuCopier
-    return kind(layout, views)
+    if views[0].device.type == "cpu":
+        return CpuCopier(layout, views)
+    from pegaflow.connector.gpu_copier import GpuCopier
+
+    return GpuCopier(layout, views)
 
 
 def _view(tensor: torch.Tensor, region: Region, num_blocks: int) -> torch.Tensor:
@@ -59,9 +59,6 @@ class CpuCopier(Copier):
     def mark(self) -> object:
         return None
 
-    def pin(self, memory: memoryview | None) -> None:
-        pass
-
     def store(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
         pool: Bytes = np.frombuffer(memory, np.uint8)
         for block, offset in zip(blocks, offsets, strict=True):
@@ -73,69 +70,6 @@ class CpuCopier(Copier):
         for block, offset in zip(blocks, offsets, strict=True):
             for view, (begin, end, shape) in zip(self._views, self._places, strict=True):
                 np.copyto(view[block], pool[offset + begin : offset + end].reshape(shape))
-
-
-class GpuCopier(Copier):
-    """Blocks in GPU memory; the pool is pinned, so that copies neither stage nor block."""
-
-    on_device = True
-
-    def __init__(self, layout: PageLayout, views: Sequence[torch.Tensor]) -> None:
-        self.layout = layout
-        self._views = list(views)
-        self._places = _places([view.shape[1:] for view in views])
-        self._device = views[0].device
-        # One for each direction: a load must not queue behind the saves.
-        self._out, self._in = torch.cuda.Stream(self._device), torch.cuda.Stream(self._device)
-        self._pinned = 0
-
-    def mark(self) -> object:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def store(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
-        self._copy(self._out, memory, blocks, offsets, mark, out=True)
-
-    def fetch(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
-        self._copy(self._in, memory, blocks, offsets, mark, out=False)
-
-    def _copy(
-        self,
-        stream: torch.cuda.Stream,
-        memory: memoryview,
-        blocks: Sequence[int],
-        offsets: Sequence[int],
-        mark: object,
-        *,
-        out: bool,
-    ) -> None:
-        pool = torch.frombuffer(memory, dtype=torch.uint8)
-        try:
-            with torch.cuda.device(self._device), torch.cuda.stream(stream):
-                if isinstance(mark, torch.cuda.Event):
-                    stream.wait_event(mark)
-                for block, offset in zip(blocks, offsets, strict=True):
-                    for view, (begin, end, shape) in zip(self._views, self._places, strict=True):
-                        page = pool[offset + begin : offset + end].view(shape)
-                        if out:
-                            page.copy_(view[block], non_blocking=True)
-                        else:
-                            # Through a contiguous buffer on the device: a strided copy from the host would go run by run.
-                            view[block].copy_(page.to(self._device, non_blocking=True))
-        finally:
-            # Also after an error: whatever was queued still runs, and nobody may count it as over.
-            stream.synchronize()
-
-    def pin(self, memory: memoryview | None) -> None:
-        runtime = torch.cuda.cudart()
-        if self._pinned:
-            runtime.cudaHostUnregister(self._pinned)
-            self._pinned = 0
-        if memory is not None:
-            pool = torch.frombuffer(memory, dtype=torch.uint8)
-            if int(runtime.cudaHostRegister(pool.data_ptr(), pool.numel(), 0)) == 0:
-                self._pinned = pool.data_ptr()
 
 
 def _places(shapes: Sequence[Sequence[int]]) -> list[tuple[int, int, tuple[int, ...]]]:

@@ -43,11 +43,13 @@ class RankBus(Link):
         page_bytes: int,
         *,
         clock: Callable[[], float],
-        on_session: Callable[[PoolView | None], None] | None = None,
+        on_backed: Callable[[PoolView, int, int], None] | None = None,
+        on_leave: Callable[[], None] | None = None,
         gpu: bool = False,
     ) -> None:
-        """`on_session` hears of each mapping, and of None before it goes. `gpu`: a device copies into the pool."""
-        self._on_session = on_session
+        """`on_backed` hears in a thread of its own which bytes of a mapping have memory by now, POPULATE_BYTES at a time at most;
+        `on_leave` that the mapping is about to go. `gpu`: a device copies into the pool."""
+        self._on_backed, self._on_leave = on_backed, on_leave
         self._populating: threading.Thread | None = None
         self._grants: dict[int, _Held] = {}
         self._closed: OrderedDict[int, None] = OrderedDict()
@@ -121,8 +123,6 @@ class RankBus(Link):
 
     def _map(self, attached: Attached) -> None:
         self._pool.map(attached, self._options.mode != "read")
-        if self._on_session is not None:
-            self._on_session(self._pool.view)
 
     def _joined(self, session: SessionId) -> None:
         with self._changed:  # the scheduler half may join first: grants have come that nobody could take, and nobody waits for
@@ -135,13 +135,15 @@ class RankBus(Link):
         self._populating.start()
 
     def _populate(self, session: SessionId) -> None:
-        """A thread of its own, beside the first steps: page table entries for what the tier has backed by now."""
+        """A thread of its own, beside the first steps: what the tier has backed by now gets page table entries, and is pinned."""
         done = 0
         while (view := self.begin_copy(session)) is not None:
             try:
                 step = min(POPULATE_BYTES, view.backed - done)
                 if step > 0:
                     view.populate(done, step)
+                    if self._on_backed is not None:
+                        self._on_backed(view, done, step)
                     done += step
                 whole = done >= len(view.memory)
             finally:
@@ -153,8 +155,8 @@ class RankBus(Link):
                     self._changed.wait(BACKED_S)
 
     def _unmap(self) -> bool:
-        if self._on_session is not None and self._pool.view is not None:
-            self._on_session(None)
+        if self._on_leave is not None and self._pool.view is not None:
+            self._on_leave()
         return super()._unmap()
 
     def _event(self, message: Any) -> None:

@@ -63,9 +63,6 @@ class Blocks(Copier):
         for block, offset in zip(blocks, offsets, strict=True):
             self.bytes[block] = bytes(memory[offset : offset + LAYOUT.page_bytes])
 
-    def pin(self, memory: memoryview | None) -> None:
-        return
-
 
 class Engine:
     """Each method is one command; what it returns is the answer."""

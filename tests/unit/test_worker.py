@@ -44,9 +44,6 @@ class FakeCopier(Copier):
         self.marks.append(object())
         return self.marks[-1]
 
-    def pin(self, memory: memoryview | None) -> None:
-        pass
-
     def store(self, memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
         assert mark in self.marks
         if self.fail or len(self.stored) >= self.fail_after:
