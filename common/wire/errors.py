@@ -51,6 +51,8 @@ class ErrorCode(StrEnum):
     PORT_IN_USE = "port_in_use"
     POOL_BUSY = "pool_busy"
     POOL_TOO_LARGE = "pool_too_large"
+    DISK_BUSY = "disk_busy"
+    DISK_REFUSED = "disk_refused"
     INTERNAL = "internal"
 
 

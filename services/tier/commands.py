@@ -9,6 +9,7 @@ from typing import Any
 
 from pegaflow.common.pool import SlotEntry
 from pegaflow.common.wire.codec import Message
+from pegaflow.services.tier.disk.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,42 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskWrite:
+    """Write these pages to their segment (made with `segment_bytes` if it is new), then their records; answered by `DiskWritten`.
+
+    `slots`: per page those of its parts.
+    """
+
+    job: int
+    records: Sequence[Record]
+    slots: Sequence[Sequence[int]]
+    segment_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRead:
+    """Read these pages of one segment into these slots and take their checksums; answered by `DiskReadEnded`."""
+
+    job: int
+    records: Sequence[Record]
+    slots: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskGiveUp:
+    """The read's deadline has passed: if it has not begun, it need not."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskDrop:
+    """Remove a segment; no job is at work in it."""
+
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Close the lock probe of a member that is gone; `unlink` its file if it is proven dead."""
 
@@ -159,5 +196,9 @@ Command = (
     | GiveUp
     | ForgetPeer
     | Forget
+    | DiskWrite
+    | DiskRead
+    | DiskGiveUp
+    | DiskDrop
     | Log
 )

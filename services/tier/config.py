@@ -71,6 +71,9 @@ def _timeout(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
 
+MIN_DISK = 16 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class TierConfig:
     """One tier per node. Engines of the node use the ipc endpoints in `runtime_dir`; other nodes need the tcp ones."""
@@ -85,6 +88,10 @@ class TierConfig:
     evict_high: float = option(1.0, help="evict ahead of need above this fraction of the pool; 1: never", check=_fraction)
     evict_low: float = option(1.0, help="down to this fraction", check=_fraction)
     keep_share: float = option(0.25, help="fraction of the pool that keep requests may hold", check=_fraction)
+    disk_dir: str = option("", help="where pages go that leave memory: a folder on a local disk; empty: nowhere")
+    disk_size: int = option(0, help="bytes that they may take there", parse=size)
+    disk_queue: int = option(256 << 20, help="bytes on their way to disk, and from it, at most", parse=size, check=_count)
+    disk_threads: int = option(2, help="threads that read and write there", check=_count)
     requests: str = option(
         "", help="tcp endpoint for other nodes' requests, for example tcp://10.0.0.1:7410", check=_optional_tcp
     )
@@ -114,11 +121,22 @@ class TierConfig:
             raise ValueError(f"pool_size {self.pool_size} is not a multiple of {GRANULE} bytes")
         if self.evict_low > self.evict_high:
             raise ValueError(f"evict_low {self.evict_low:g} is above evict_high {self.evict_high:g}")
+        self._check_disk()
         for endpoint in self.metaserver:
             if wrong := _endpoint(endpoint):
                 raise ValueError(f"metaserver {wrong}")
         if wrong := _endpoint(self.ipc("requests")):
             raise ValueError(f"runtime_dir is too long: {wrong}")
+
+    def _check_disk(self) -> None:
+        if bool(self.disk_dir) != bool(self.disk_size):
+            raise ValueError("disk_dir and disk_size go together: where pages go, and how many bytes of them")
+        if not self.disk_dir:
+            return
+        if self.disk_size < MIN_DISK:
+            raise ValueError(f"disk_size {self.disk_size} is below {MIN_DISK >> 20} MiB")
+        if self.evict_high >= 1:
+            raise ValueError("disk_dir needs evict_high below 1: pages go to disk when they are evicted ahead of need")
 
     def ipc(self, name: str) -> str:
         """The node-local endpoint of one socket."""

@@ -10,6 +10,7 @@ from pegaflow.common.slot_table import Row
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import Located
 from pegaflow.common.wire.messages.transfer import Pinned
+from pegaflow.services.tier.disk.record import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,58 @@ class ReadEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskWritten:
+    """A `DiskWrite` has ended; `code` empty: pages and records are on disk, else none of them counts."""
+
+    job: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskReadEnded:
+    """Per page of a `DiskRead` the checksums of its parts as they are in the slots now, or a code; None: nothing was read.
+
+    Nothing can land in the slots any more.
+    """
+
+    job: int
+    found: Sequence[Sequence[bytes] | str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFound:
+    """A segment of an earlier life on disk: its bytes, and the pages whose records were whole."""
+
+    number: int
+    size: int
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsEnded:
+    """That was the last segment of an earlier life."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
 Event = (
-    Asked | Published | Proven | Backed | SlabFound | SlabsEnded | LockFree | Hashed | LocateAnswer | PinAnswer | ReadEnded | Tick
+    Asked
+    | Published
+    | Proven
+    | Backed
+    | SlabFound
+    | SlabsEnded
+    | LockFree
+    | Hashed
+    | LocateAnswer
+    | PinAnswer
+    | ReadEnded
+    | DiskWritten
+    | DiskReadEnded
+    | SegmentFound
+    | SegmentsEnded
+    | Tick
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pegaflow.common.pool import GRANULE
+from pegaflow.services.tier.disk.level import FAILED
 from pegaflow.services.tier.state import TierState
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -39,6 +40,17 @@ COUNTERS = {
     "verified": ("pages_verified", "checksums taken again and found to fit: at first use, on load, by the scrubber"),
     "verified_bad": ("pages_verified_bad", "pages dropped because their checksum did not fit any more"),
     "scrubbed": ("pages_scrubbed", "pages that the scrubber looked at"),
+    "disk_written": ("disk_pages_written", "pages written to disk"),
+    "disk_written_bytes": ("disk_written_bytes", "bytes of those pages"),
+    "disk_read": ("disk_pages_read", "pages read from disk, verified and sealed"),
+    "disk_read_bytes": ("disk_read_bytes", "bytes of those pages"),
+    "disk_not_stored": ("disk_pages_not_stored", "pages evicted from memory that are not on disk"),
+    "disk_write_failed": ("disk_pages_write_failed", "pages that could not be written to disk"),
+    "disk_read_failed": ("disk_pages_read_failed", "pages that could not be read from disk, and are gone"),
+    "disk_bad_checksum": ("disk_pages_bad_checksum", "pages that came from disk with other bytes, and are gone"),
+    "disk_evicted": ("disk_pages_evicted", "pages that left the disk to make room"),
+    "disk_found": ("disk_pages_found", "pages that an earlier life had left on disk"),
+    "disk_given_up": ("disk_reads_given_up", "disk reads past their deadline, their slots in quarantine"),
     "promises_stale": ("promises_stale", "pending pages of sessions that fell silent"),
 }
 
@@ -69,7 +81,25 @@ class TierCollector(Collector):
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)
+        yield from self._disk()
         yield from self._namespaces()
+
+    def _disk(self) -> Iterable[Metric]:
+        disk, counts = self._state.disk, self._state.counts
+        gauges = {
+            "disk_capacity_bytes": ("bytes that the disk level may have; 0: there is none", disk.index.capacity),
+            "disk_taken_bytes": ("bytes of its segments", disk.index.taken),
+            "disk_pages": ("pages on disk", len(disk.index.records)),
+            "disk_writing_bytes": ("bytes of pages on their way to disk", disk.writing_bytes),
+            "disk_reading_bytes": ("bytes of pages on their way from disk", disk.reading_bytes),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)
+        failures = CounterMetricFamily("pegaflow_tier_disk_failures", "failed disk jobs and pages, by code", labels=["code"])
+        for name, count in counts.items():
+            if name.startswith(FAILED):
+                failures.add_metric([name.removeprefix(FAILED)], count)
+        yield failures
 
     def _namespaces(self) -> Iterable[Metric]:
         shares = self._state.pages.space.shares

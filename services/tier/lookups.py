@@ -18,6 +18,7 @@ from pegaflow.common.wire.messages import catalogue, loads
 from pegaflow.common.wire.messages.catalogue import NO_OWNER, Located
 from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.services.tier.commands import Command, Locate, Reply
+from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.fetches import Fetches, Owner
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.page import Page, PageState
@@ -46,6 +47,7 @@ class OpenLookup:
     sources: bytearray = field(default_factory=bytearray)
     waits: set[bytes] = field(default_factory=set)
     fetching: set[bytes] = field(default_factory=set)
+    reading: set[bytes] = field(default_factory=set)
     owners: dict[bytes, list[Owner]] = field(default_factory=dict)
     refused: set[tuple[bytes, str, int]] = field(default_factory=set)
     exhausted: set[bytes] = field(default_factory=set)
@@ -70,8 +72,9 @@ class Lookups:
     ) -> None:
         self._pages, self._leases, self._out, self._counts, self._jobs = pages, leases, out, counts, jobs
         self._metaserver = metaserver
-        self.fetches: Fetches  # these two are set by the tier; they refer to each other
+        self.fetches: Fetches  # these three are set by the tier; they refer to each other
         self.verifier: Verifier
+        self.disk: DiskLevel
         self.open: dict[tuple[int, int], OpenLookup] = {}
         self._waiting: dict[bytes, dict[OpenLookup, None]] = {}  # in order, so that the same events give the same commands
         self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
@@ -199,8 +202,8 @@ class Lookups:
         if taken:
             self._pages.space.touch(taken)
         lookup.got += taken
-        if lookup.fetching:
-            lookup.sources += bytes(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL for page in taken)
+        if lookup.fetching or lookup.reading:
+            lookup.sources += bytes(_source(lookup, page.key) for page in taken)
         else:
             lookup.sources += bytes(len(taken))
 
@@ -208,11 +211,13 @@ class Lookups:
         page.refs += 1
         lookup.got.append(page)
         self._pages.space.touch(lookup.got[-2:])
-        lookup.sources.append(loads.REMOTE if page.key in lookup.fetching else loads.LOCAL)
+        lookup.sources.append(_source(lookup, page.key))
 
     def _wait_for(self, lookup: OpenLookup, candidates: Sequence[bytes], now: float) -> bool:
         """True: it makes sense to wait for one of the candidates, and everything that makes it come is under way."""
         self.verifier.first_use(self._doubtful(lookup, candidates))
+        below = [key for key in candidates if key not in self._pages.index and self.disk.has(key)]
+        started = bool(below) and self._read(lookup, below, now)  # also for those who do not wait: they ask again
         if now >= lookup.deadline:
             if not lookup.failure and self._hopeful(lookup, candidates):
                 lookup.failure = ErrorCode.DEADLINE
@@ -226,6 +231,11 @@ class Lookups:
                 self._waiting.setdefault(key, {})[lookup] = None
         if any(key in self._pages.index for key in candidates):
             return True
+        if below and not started:
+            if any(self.disk.waits(key) for key in below):
+                return True
+            lookup.failure = ErrorCode.NO_SPACE
+            return False
         if any(lookup.owners.get(key) for key in candidates):
             if self._fetch(lookup, now):
                 return True
@@ -246,14 +256,32 @@ class Lookups:
         return [page for page in map(index.get, self._rest(lookup)) if page is not None and not page.verified]
 
     def _hopeful(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> bool:
-        return lookup.expected or any(key in self._pages.index or lookup.owners.get(key) for key in candidates)
+        index, has = self._pages.index, self.disk.has
+        return lookup.expected or any(key in index or has(key) or lookup.owners.get(key) for key in candidates)
+
+    def _read(self, lookup: OpenLookup, below: Sequence[bytes], now: float) -> bool:
+        """Reads what is on disk, up to the first key that is neither there nor in memory. False: no room even for the first."""
+        keys: list[bytes] = []
+        for key in self._rest(lookup) if len(lookup.got) < len(lookup.keys) else below:
+            if key in self._pages.index:
+                continue
+            if not self.disk.has(key):
+                break
+            keys.append(key)
+        started = self.disk.read(keys, now, lookup.got[-1] if lookup.got else None)
+        lookup.reading.update(started)
+        return bool(started)
 
     def _rest(self, lookup: OpenLookup) -> list[bytes]:
         return [*lookup.keys[len(lookup.got) :], *lookup.tails]
 
     def _ask(self, lookup: OpenLookup, now: float) -> None:
-        index, owners = self._pages.index, lookup.owners
-        keys = [key for key in self._rest(lookup) if key not in index and not owners.get(key) and key not in lookup.exhausted]
+        index, owners, has = self._pages.index, lookup.owners, self.disk.has
+        keys = [
+            key
+            for key in self._rest(lookup)
+            if key not in index and not has(key) and not owners.get(key) and key not in lookup.exhausted
+        ]
         lookup.asking = next(self._jobs)
         self._asks[lookup.asking] = (lookup, keys)
         wait_ms = max(0, int((lookup.deadline - now - HOP_S) * 1e3))
@@ -265,7 +293,7 @@ class Lookups:
         runs: list[tuple[Owner, list[bytes]]] = []
         full = lookup.keys[len(lookup.got) :]
         for i, key in enumerate([*full, *lookup.tails]):
-            if key in self._pages.index:
+            if key in self._pages.index or self.disk.has(key):
                 continue
             owners = lookup.owners.get(key)
             if not owners:
@@ -373,6 +401,10 @@ class Lookups:
             assert (lookup.session.number, lookup.number) == (session, number)
             assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
         assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())
+
+
+def _source(lookup: OpenLookup, key: bytes) -> int:
+    return loads.REMOTE if key in lookup.fetching else loads.DISK if key in lookup.reading else loads.LOCAL
 
 
 def _fits(answer: Located, keys: Sequence[bytes]) -> bool:

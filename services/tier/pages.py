@@ -1,7 +1,7 @@
 """Pages of this tier, pure: one object per key, the index, the slots, and what the catalogue hears of it.
 
-Only PENDING and SEALED pages are announced. A slot is free again when its page is out of the index, no process may write it any
-more and no job or lease refers to it (page.py has the states).
+Only PENDING and SEALED pages are announced, and what the next level has (`below`). A slot is free again when its page is out of
+the index, no process may write it any more and no job or lease refers to it (page.py has the states).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pegaflow.services.tier.page import Page, PageState, granules
 
 TOPIC = b"c"
 KEEP_S = 10.0
-_MEMORY = 0
 _DEFAULTS = SpaceOptions()
 
 
@@ -46,8 +45,10 @@ class Pages:
         self.aside: set[Page] = set()  # STALE and DOOMED pages whose slots are not free yet
         self.held: dict[int, int] = {}  # slots without a page that somebody may still write, and their granules
         self._generations: dict[int, int] = {}
-        self._announced: dict[bytes, tuple[int, int]] = {}
-        self._changes: dict[bytes, tuple[int, int]] = {}
+        self.below: dict[bytes, int] = {}
+        """Keys on the next level, and their sizes."""
+        self._announced: dict[bytes, tuple[int, int, int]] = {}
+        self._changes: dict[bytes, tuple[int, int, int]] = {}
         self.digest = 0
         self.sealed = 0
         self.pending = 0
@@ -81,7 +82,7 @@ class Pages:
         self.space.put(page)
         self.space.follows(page, parent)
         if state is PageState.PENDING:
-            self._announce(page)
+            self._announce(page.key)
         return page
 
     def _raise(self, slot: int) -> int:
@@ -159,21 +160,20 @@ class Pages:
         page.checksums = list(checksums)
         self._store(page, SlotState.SEALED)
         self.space.sealed(page)
-        self._announce(page)
+        self._announce(page.key)
         return True
 
     def adopt(self, page: Page, until: float) -> bool:
-        """An earlier life sealed it, its slots are taken in the allocator; stays until then. False: the key has a page."""
+        """An earlier life sealed it, its slots are taken; the caller tells `space.hold`. False: the key has a page already."""
         if page.key in self.index:
             return False
-        page.state, page.verified = PageState.SEALED, False
+        page.state, page.verified, page.hold_until = PageState.SEALED, False, until
         page.unwritten.clear()
         self._generations.update(zip(page.slots, page.generations, strict=True))
         self.index[page.key] = page
         self.space.put(page)
-        self.space.hold([page], until)
         self.space.adopted(page)
-        self._announce(page)
+        self._announce(page.key)
         return True
 
     def spoil(self, page: Page) -> None:
@@ -228,27 +228,48 @@ class Pages:
     def _leave_index(self, page: Page) -> None:
         if self.index.get(page.key) is page:
             del self.index[page.key]
-            self._withdraw(page.key)
+            self._announce(page.key)
         self.space.left(page)
 
     # --- catalogue ---------------------------------------------------------------------------------------------------
 
-    def _announce(self, page: Page) -> None:
-        state = catalogue.SEALED if page.state is PageState.SEALED else catalogue.PENDING
-        self._withdraw(page.key, quiet=True)
-        self._announced[page.key] = (state, page.size)
-        self._account(page.key, state, page.size, 1)
-        self._changes[page.key] = (state, page.size)
+    def _entry(self, key: bytes) -> tuple[int, int, int] | None:
+        """State, level and size of a key for the catalogue: a copy on disk hides a promise, and is hidden by memory."""
+        page = self.index.get(key)
+        if page is not None and page.state is PageState.SEALED:
+            return catalogue.SEALED, catalogue.MEMORY, page.size
+        if key in self.below:
+            return catalogue.SEALED, catalogue.DISK, self.below[key]
+        if page is not None and page.state is PageState.PENDING:
+            return catalogue.PENDING, catalogue.MEMORY, page.size
+        return None
 
-    def _withdraw(self, key: bytes, quiet: bool = False) -> None:
-        known = self._announced.pop(key, None)
+    def _announce(self, key: bytes) -> None:
+        """Something happened to this key."""
+        known, entry = self._announced.get(key), self._entry(key)
+        if known == entry:
+            return
         if known is not None:
             self._account(key, *known, -1)
-            if not quiet:
-                self._changes[key] = (catalogue.GONE, 0)
+        if entry is None:
+            del self._announced[key]
+            self._changes[key] = (catalogue.GONE, catalogue.MEMORY, 0)
+            return
+        self._announced[key] = self._changes[key] = entry
+        self._account(key, *entry, 1)
 
-    def _account(self, key: bytes, state: int, size: int, sign: int) -> None:
-        self.digest = (self.digest + sign * entry_digest(key, state, _MEMORY, size)) % DIGEST_MOD
+    def store_below(self, key: bytes, size: int) -> None:
+        """The key is on the next level; who looks for it finds it there when it is not in memory."""
+        self.below[key] = size
+        self._announce(key)
+
+    def drop_below(self, key: bytes) -> None:
+        """It is not there any more."""
+        if self.below.pop(key, None) is not None:
+            self._announce(key)
+
+    def _account(self, key: bytes, state: int, level: int, size: int, sign: int) -> None:
+        self.digest = (self.digest + sign * entry_digest(key, state, level, size)) % DIGEST_MOD
         if state == catalogue.SEALED:
             self.sealed += sign
         else:
@@ -264,8 +285,8 @@ class Pages:
             by_width.setdefault(len(key), []).append(key)
         for keys in by_width.values():
             rows = [self._changes[key] for key in keys]
-            states, sizes = bytes(row[0] for row in rows), u32s(min(row[1], 0xFFFFFFFF) for row in rows)
-            self._out.append(Publish(TOPIC, Delta(keys, states, bytes(len(keys)), sizes)))
+            states, levels = bytes(row[0] for row in rows), bytes(row[1] for row in rows)
+            self._out.append(Publish(TOPIC, Delta(keys, states, levels, u32s(min(row[2], 0xFFFFFFFF) for row in rows))))
             self.head += 1
         self._changes.clear()
         return changed
@@ -273,9 +294,9 @@ class Pages:
     def beat(self) -> CatalogueBeat:
         return CatalogueBeat(self.digest.to_bytes(16, "little"), self.pending, self.sealed)
 
-    def snapshot(self) -> list[tuple[bytes, int, int]]:
-        """Key, state and size of everything announced, as it is now."""
-        return [(key, state, size) for key, (state, size) in self._announced.items()]
+    def snapshot(self) -> list[tuple[bytes, int, int, int]]:
+        """Key, state, level and size of everything announced, as it is now."""
+        return [(key, *entry) for key, entry in self._announced.items()]
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -300,10 +321,10 @@ class Pages:
             assert page.key == key
             assert page.state in (PageState.PENDING, PageState.SEALED, PageState.FETCHING)
             assert page.verified or page.state is PageState.SEALED
-            announced = page.state is not PageState.FETCHING
-            assert announced == (key in self._announced)
             if page.state is PageState.SEALED:
                 assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
         assert self.sealed + self.pending == len(self._announced)
-        total = sum(entry_digest(key, state, _MEMORY, size) for key, (state, size) in self._announced.items())
+        keys = self.index.keys() | self.below.keys()
+        assert self._announced == {key: entry for key in keys if (entry := self._entry(key)) is not None}
+        total = sum(entry_digest(key, *entry) for key, entry in self._announced.items())
         assert total % DIGEST_MOD == self.digest

@@ -1,6 +1,7 @@
 """Pins, pure: another tier asks that pages stay where they are while it reads them (docs/protocol.md 3.4).
 
-Pages of an earlier life are verified first; the answer waits for that, but not for long.
+Pages of an earlier life are verified first, pages on disk are read first; the answer waits for that, but not for long. What comes
+too late for it is there when the reader asks again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pegaflow.common.slot_table import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.services.tier.commands import Command, Reply
+from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
@@ -36,35 +38,56 @@ class _Waiting:
     message: Pin
     agent: Agent
     until: float
+    below: list[bytes]
 
 
 class Pins:
-    """Answers pins; `waiting` are those with pages that are being verified."""
+    """Answers pins; `waiting` are those with pages that are being verified or read."""
 
     def __init__(
-        self, pages: Pages, leases: Leases, verifier: Verifier, out: list[Command], counts: dict[str, int], pool_bytes: int
+        self,
+        pages: Pages,
+        leases: Leases,
+        verifier: Verifier,
+        disk: DiskLevel,
+        out: list[Command],
+        counts: dict[str, int],
+        pool_bytes: int,
     ) -> None:
         self._pages, self._leases, self._verifier, self._out, self._counts = pages, leases, verifier, out, counts
-        self._pool_bytes = pool_bytes
+        self._disk, self._pool_bytes = disk, pool_bytes
         self.waiting: list[_Waiting] = []
 
     def pin(self, asker: Any, message: Pin, agent: Agent, now: float) -> None:
         """Pins what is there of the asked pages, once it is known to be good."""
         doubtful = [page for page in self._there(message) if not page.verified]
         self._verifier.first_use(doubtful)
-        one = _Waiting(asker, message, agent, now + VERIFY_S)
-        if doubtful:
+        index, has = self._pages.index, self._disk.has
+        below = [key for key in message.keys if key not in index and has(key)]
+        one = _Waiting(asker, message, agent, now + VERIFY_S, below)
+        if doubtful or self._reading(one, now):
             self.waiting.append(one)
         else:
             self._answer(one, now)
 
     def run(self, now: float) -> None:
-        """Answers those whose pages are known to be good or bad by now, or that have waited long enough."""
-        due = [one for one in self.waiting if now >= one.until or all(page.verified for page in self._there(one.message))]
+        """Answers those whose pages are known to be good or bad and read by now, or that have waited long enough."""
+        due = [one for one in self.waiting if now >= one.until or not self._not_yet(one, now)]
         if due:
             self.waiting = [one for one in self.waiting if one not in due]
             for one in due:
                 self._answer(one, now)
+
+    def _not_yet(self, one: _Waiting, now: float) -> bool:
+        return not all(page.verified for page in self._there(one.message)) or self._reading(one, now)
+
+    def _reading(self, one: _Waiting, now: float) -> bool:
+        """Some of its pages are on their way from disk; begins to read what is not yet."""
+        index = self._pages.index
+        missing = [key for key in one.below if key not in index and self._disk.has(key)]
+        if missing:
+            self._disk.read(missing, now)
+        return any((page := index.get(key)) is not None and page.state is PageState.FETCHING for key in one.below)
 
     def _there(self, message: Pin) -> list[Page]:
         pages = map(self._pages.index.get, message.keys)

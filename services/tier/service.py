@@ -38,6 +38,10 @@ from pegaflow.services.tier.commands import (
     CloseTopic,
     Command,
     Cut,
+    DiskDrop,
+    DiskGiveUp,
+    DiskRead,
+    DiskWrite,
     Fail,
     Forget,
     ForgetPeer,
@@ -54,6 +58,9 @@ from pegaflow.services.tier.commands import (
     UnpinAt,
 )
 from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.disk.files import DiskFiles
+from pegaflow.services.tier.disk.level import DiskOptions
+from pegaflow.services.tier.disk.threads import DiskThreads
 from pegaflow.services.tier.hasher import Hasher
 from pegaflow.services.tier.mover import lock as mover_lock
 from pegaflow.services.tier.old_locks import OldLocks, boot_identity, directory_identity
@@ -85,6 +92,7 @@ class TierService:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tick_at = 0.0
         self._mover: Any = None
+        self._disk: DiskThreads | None = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._probing: LockProbe | None = None
@@ -111,6 +119,7 @@ class TierService:
             log.warning("pool_refused", files=self._pool.refused)
         self._old_locks = OldLocks(config.sessions_dir, lambda word: self._result(events.LockFree(word)))
         faults.reach(Point.TIER_START_AFTER_SCAN)
+        disk = self._open_disk()
         self._hasher = Hasher(self._pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
         self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
@@ -135,7 +144,11 @@ class TierService:
             remains=await self._remains(),
             verify_every=config.verify_every,
             scrub_rate=config.scrub_rate,
+            disk=disk,
         )
+        if self._disk is not None:
+            self._tasks = [self._loop.create_task(self._load_disk())]
+            await asyncio.wait(self._tasks, timeout=READY_S)
         if config.mover:
             await self._start_mover()
         faults.reach(Point.TIER_START_AFTER_MOVER)
@@ -143,7 +156,7 @@ class TierService:
         self._tick()
         self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
-        self._tasks = [self._loop.create_task(self._adopt()), self._loop.create_task(self._allocate())]
+        self._tasks += [self._loop.create_task(self._adopt()), self._loop.create_task(self._allocate())]
         log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._pool.size)
 
     def _bind(self) -> None:
@@ -202,6 +215,39 @@ class TierService:
         table, locks = self._pool.table, self._old_locks
         slabs = dict(table.slabs())
         return Remains(table.floor, clock.now(), slabs, self._pool.allocated // GRANULE, locks.held, frozenset(locks.dead))
+
+    def _open_disk(self) -> DiskOptions:
+        config = self._config
+        if not config.disk_dir:
+            return DiskOptions()
+        try:
+            self._files = DiskFiles(Path(config.disk_dir) / config.node, self._pool.memory)
+        except LocalError as error:
+            raise StartError(error.code, error.text) from None
+        log.info("disk", direct=self._files.direct, segments=len(self._files.found), foreign=self._files.foreign)
+        self._disk = DiskThreads(
+            self._files,
+            self._loop,
+            config.disk_threads,
+            lambda job, code: self._result(events.DiskWritten(job, code)),
+            lambda job, found: self._result(events.DiskReadEnded(job, found)),
+        )
+        return DiskOptions(config.disk_size, config.disk_queue, max(self._files.found, default=0))
+
+    async def _load_disk(self) -> None:
+        """Takes the segments of earlier lives over, one by one; what is in them is verified when it is used."""
+        for number in self._files.found:
+            if self._closing:
+                return
+            found = await asyncio.to_thread(self._files.load, number)
+            if found is None:
+                log.warning("segment_refused", segment=number)
+                continue
+            size, records, torn = found
+            if torn:
+                log.warning("segment_log_torn", segment=number, records=len(records), torn_bytes=torn)
+            self._result(events.SegmentFound(number, size, records))
+        self._result(events.SegmentsEnded())
 
     async def _adopt(self) -> None:
         """Takes the pages of the life before over, slab by slab; ready when it is done or has taken READY_S."""
@@ -299,6 +345,7 @@ class TierService:
         if self._mover is not None:
             await self._mover.stop()
         for name in (
+            "_disk",
             "_hasher",
             "_probes",
             "_old_locks",
@@ -357,6 +404,10 @@ class TierService:
                 answer = events.LocateAnswer(ask, error)
             case PinAt(fetch):
                 answer = events.PinAnswer(fetch, error, clock.now())
+            case DiskWrite(job):
+                answer = events.DiskWritten(job, ErrorCode.INTERNAL)
+            case DiskRead(job):
+                answer = events.DiskReadEnded(job, None)
             case Read(fetch) if self._mover is None or not self._mover.holds(fetch):
                 answer = events.ReadEnded(fetch, ErrorCode.INTERNAL)
             case _:
@@ -484,6 +535,8 @@ class TierService:
             case ForgetPeer(peer):
                 if self._mover is not None:
                     self._mover.forget_peer(peer)
+            case DiskWrite() | DiskRead() | DiskGiveUp() | DiskDrop():
+                self._disk_job(command)
             case Forget(session, member, unlink):
                 self._probes.forget(session, member, unlink)
             case Log(event, fields):
@@ -499,6 +552,18 @@ class TierService:
             self._result(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
 
         self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
+
+    def _disk_job(self, command: DiskWrite | DiskRead | DiskGiveUp | DiskDrop) -> None:
+        assert self._disk is not None
+        match command:
+            case DiskWrite():
+                self._disk.write(command)
+            case DiskRead():
+                self._disk.read(command)
+            case DiskGiveUp(job):
+                self._disk.give_up(job)
+            case DiskDrop(segment):
+                self._disk.drop(segment)
 
     def _read(self, command: Read) -> None:
         if self._mover is None:

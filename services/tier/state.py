@@ -2,6 +2,7 @@
 
     sessions   who is attached          saves    intents, grants, checksums     leases   what must not move
     pages      index, slots, recency    lookups  who waits for what             fetches  pages on their way from other tiers
+    disk       pages that left memory
 
 No sockets, no clock, no threads: time, randomness and results come in, commands go out and are carried out in order. `validate()`
 checks every part and how they fit together; tests call it after each event.
@@ -19,7 +20,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, Detach, SessionBeat
-from pegaflow.common.wire.messages.catalogue import Sync, SyncChunk
+from pegaflow.common.wire.messages.catalogue import DISK, MEMORY, Sync, SyncChunk
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
 from pegaflow.common.wire.messages.space import FETCHING, PENDING, SEALED, UNKNOWN, Keep, Kept, Probe, Probed, Unkeep
@@ -27,6 +28,7 @@ from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
 from pegaflow.services.tier import events
 from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
+from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
 from pegaflow.services.tier.leases import Leases
@@ -46,6 +48,7 @@ IDLE_TICK_S = 0.1
 MAX_SYNCS = 64
 _SPACE = SpaceOptions()
 _NOTHING = Remains()
+_NO_DISK = DiskOptions()
 _PROBED = {PageState.PENDING: PENDING, PageState.SEALED: SEALED, PageState.FETCHING: FETCHING}
 
 
@@ -78,6 +81,7 @@ class TierState:
         remains: Remains = _NOTHING,
         verify_every: int = 0,
         scrub_rate: float = 0.0,
+        disk: DiskOptions = _NO_DISK,
     ) -> None:
         self.place = place
         self.agent: Agent | None = None
@@ -91,11 +95,12 @@ class TierState:
         self.lookups = Lookups(self.pages, self.leases, self._out, self.counts, jobs, metaserver)
         self.verifier = Verifier(self.pages, self._out, self.counts, jobs, self.lookups.wake, verify_every)
         self.scrubber = Scrubber(self.pages, self.verifier, self.counts, scrub_rate)
-        self.pins = Pins(self.pages, self.leases, self.verifier, self._out, self.counts, place.pool_bytes)
+        self.disk = DiskLevel(self.pages, self._out, self.counts, jobs, self.lookups.wake, disk)
+        self.pins = Pins(self.pages, self.leases, self.verifier, self.disk, self._out, self.counts, place.pool_bytes)
         self.adoption = Adoption(self.pages, self._out, self.counts, remains)
         self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.verifier)
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
-        self.lookups.fetches, self.lookups.verifier = self.fetches, self.verifier
+        self.lookups.fetches, self.lookups.verifier, self.lookups.disk = self.fetches, self.verifier, self.disk
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._walks: dict[tuple[int, int], Walk] = {}
@@ -153,6 +158,14 @@ class TierState:
                 self._pin_answer(event, now)
             case events.ReadEnded():
                 self.fetches.read_ended(event.fetch, event.outcome, now)
+            case events.DiskWritten(job, code):
+                self.disk.written(job, code)
+            case events.DiskReadEnded(job, found):
+                self.disk.read_ended(job, found)
+            case events.SegmentFound(number, size, records):
+                self.disk.found(number, size, records)
+            case events.SegmentsEnded():
+                self.disk.all_found()
             case events.Tick():
                 self._tick(now)
             case _:
@@ -245,11 +258,13 @@ class TierState:
         self._out.append(Reply(asker, answer))
 
     def _probe(self, asker: Any, message: Probe) -> None:
-        states = bytearray()
+        states, levels = bytearray(), bytearray()
         for key in message.keys:
             page = self.pages.index.get(key)
-            states.append(UNKNOWN if page is None else _PROBED[page.state])
-        self._out.append(Reply(asker, Probed(bytes(states), bytes(len(states)))))
+            below = page is None and self.disk.has(key)
+            states.append(SEALED if below else UNKNOWN if page is None else _PROBED[page.state])
+            levels.append(DISK if below else MEMORY)
+        self._out.append(Reply(asker, Probed(bytes(states), bytes(levels))))
 
     def _share(self) -> None:
         self.pages.space.shares.active = frozenset(s.fingerprint for s in self.sessions.by_number.values() if s.fingerprint)
@@ -286,10 +301,10 @@ class TierState:
             message.chunk,
             len(walk.cuts),
             walk.head,
-            [key for key, _, _ in rows],
-            bytes(state for _, state, _ in rows),
-            bytes(len(rows)),
-            u32s(min(size, 0xFFFFFFFF) for _, _, size in rows),
+            [key for key, _, _, _ in rows],
+            bytes(state for _, state, _, _ in rows),
+            bytes(level for _, _, level, _ in rows),
+            u32s(min(size, 0xFFFFFFFF) for _, _, _, size in rows),
         )
         self._out.append(Reply(asker, chunk))
 
@@ -389,6 +404,8 @@ class TierState:
         self._acknowledge()
         self.leases.expire(now)
         self.pages.space.tick()
+        self.disk.post()
+        self.disk.tick(now)
         self.fetches.expire(now)
         self.lookups.tick(now)
         self.adoption.tick(now)
@@ -451,6 +468,7 @@ class TierState:
             "lookups": len(self.lookups.open),
             "waiters": self.lookups.waiting,
             "fetches": len(self.fetches.open),
+            "disk": self.disk.view(),
             "counts": dict(self.counts),
         }
 
@@ -462,6 +480,7 @@ class TierState:
         self.lookups.validate()
         self.fetches.validate()
         self.verifier.validate()
+        self.disk.validate()
         self.adoption.validate()
         refs: Counter[int] = Counter()
         for lease in self.leases.open.values():
@@ -470,6 +489,7 @@ class TierState:
             refs.update(id(page) for page in fetch.pages)
         for lookup in self.lookups.open.values():
             refs.update(id(page) for page in lookup.got)
+        refs.update(map(id, self.disk.held()))
         for pages, _ in self.verifier.open.values():
             refs.update(id(page) for page in pages)
         for pages in self.saves.hashing.values():

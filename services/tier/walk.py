@@ -12,11 +12,11 @@ class Walk:
     """A snapshot that is being sent: the entries as they were when it began, and where its chunks begin and end."""
 
     head: int
-    rows: list[tuple[bytes, int, int]]
+    rows: list[tuple[bytes, int, int, int]]
     cuts: list[slice]
 
     @classmethod
-    def begin(cls, head: int, rows: list[tuple[bytes, int, int]]) -> Walk:
+    def begin(cls, head: int, rows: list[tuple[bytes, int, int, int]]) -> Walk:
         """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
         rows.sort(key=lambda row: len(row[0]))
         cuts: list[slice] = []

@@ -77,16 +77,16 @@ class Storm:
             self.walk = Walk.begin(self.pages.head, self.pages.snapshot())
         assert self.walk is not None
         rows = self.walk.rows[self.walk.cuts[ask.chunk]]
-        states, sizes = bytes(row[1] for row in rows), u32s(row[2] for row in rows)
+        states, levels, sizes = bytes(row[1] for row in rows), bytes(row[2] for row in rows), u32s(row[3] for row in rows)
         keys = [row[0] for row in rows]
         chunk = SyncChunk(
-            ask.clone_epoch, ask.sync_id, ask.chunk, len(self.walk.cuts), self.walk.head, keys, states, bytes(len(rows)), sizes
+            ask.clone_epoch, ask.sync_id, ask.chunk, len(self.walk.cuts), self.walk.head, keys, states, levels, sizes
         )
         self.follow(self.clone.chunk(chunk, self.now, 0.0))
 
     def exact(self) -> bool:
         known = {key: entry_state(entry) for key, entry in live_entries(self.clone).items()}
-        return known == {key: state for key, state, _ in self.pages.snapshot()}
+        return known == {key: state for key, state, _, _ in self.pages.snapshot()}
 
 
 def test_the_catalogue_is_exact_after_a_storm_that_nobody_heard() -> None:

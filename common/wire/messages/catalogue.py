@@ -8,13 +8,14 @@ from typing import ClassVar
 from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Str, Strs, message
 
 GONE, PENDING, SEALED = range(3)
+MEMORY, DISK = range(2)
 NO_OWNER = 0xFFFFFFFF
 
 
 @message
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What these keys are from now on: state (gone, pending, sealed), level (0 memory), size in bytes over all shards."""
+    """What these keys are from now on: state (gone, pending, sealed), level (0 memory, 1 disk), size in bytes over all shards."""
 
     KIND: ClassVar[str] = "delta"
     keys: Keys

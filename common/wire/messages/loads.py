@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Signed, Str, message
 
-LOCAL, REMOTE = range(2)
+LOCAL, REMOTE, DISK = range(3)
 MAX_WAIT_MS = 3_600_000
 
 

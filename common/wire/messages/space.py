@@ -23,7 +23,7 @@ class Probe:
 @message
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Per key its state (0 unknown, 1 pending, 2 sealed, 3 being fetched) and its level (0 memory)."""
+    """Per key its state (0 unknown, 1 pending, 2 sealed, 3 being fetched) and its level (0 memory, 1 disk)."""
 
     KIND: ClassVar[str] = "probed"
     states: Bytes

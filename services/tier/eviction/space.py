@@ -44,8 +44,11 @@ class Space:
         self._trimming = False
         self._leaving: dict[Page, None] = {}
         self._leaving_granules = 0
-        self.spill: Callable[[Page], bool] | None = None
-        """The next level: offered each page that is evicted ahead of need; True: it writes the page out and calls `spilled`."""
+        self.spill: Callable[[Page], bool | None] | None = None
+        """The next level: offered each page that is evicted ahead of need. True: it writes the page out and calls `spilled`;
+        None: it cannot now, but soon."""
+        self.missed: Callable[[Page], None] | None = None
+        """The next level: told of each page that is evicted."""
 
     # --- slots -------------------------------------------------------------------------------------------------------
 
@@ -113,6 +116,8 @@ class Space:
     def _evict(self, page: Page) -> None:
         self._counts["evicted"] += 1
         page.group.space.evicted += 1
+        if self.missed is not None:
+            self.missed(page)
         self._drop(page)
 
     # --- pages -------------------------------------------------------------------------------------------------------
@@ -265,9 +270,12 @@ class Space:
             page = self._surplus()
             if page is None:
                 break
+            spilling = self.spill(page) if self.spill is not None else False
+            if spilling is None:
+                break
             budget -= 1
             used -= page.granules
-            if self.spill is not None and self.spill(page):
+            if spilling:
                 page.refs += 1
                 self._leaving[page] = None
                 self._leaving_granules += page.granules

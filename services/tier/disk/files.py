@@ -1,0 +1,229 @@
+"""Segments as files: the bytes of pages and the logs of their records, straight between the pool and the disk.
+
+    <disk_dir>/<node>/   lock │ <16 hex>.pages │ <16 hex>.log        0700, files 0600, nothing else is touched
+
+O_DIRECT where the file system takes it: the pool's slots are aligned, so no bytes are copied on the way and the kernel's cache
+keeps what is of use elsewhere. Else through that cache, which is then told that the bytes are not wanted.
+Everything here blocks; `threads.DiskThreads` calls it off the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import xxhash
+from pegaflow.common.locks import try_lock
+from pegaflow.common.pool import GRANULE
+from pegaflow.common.wire.errors import ErrorCode, LocalError
+from pegaflow.services.tier.disk.record import ALIGN, Record, aligned, decode_log, encode, encode_header
+
+_NAME: Final = re.compile(r"([0-9a-f]{16})\.(pages|log)")
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_VECTORS: Final = 512
+
+
+class DiskFiles:
+    """The files of one tier's disk level; locked for life. Threads may call `write` and `read` at the same time.
+
+    `direct`: O_DIRECT is in use. `found`: segments of an earlier life. `foreign`: names in the directory that are not ours.
+    """
+
+    def __init__(self, directory: Path, memory: memoryview) -> None:
+        """Raises `disk_busy` if another tier uses the directory, `disk_refused` if it cannot be used."""
+        self._memory = memory
+        self._lock = Lock()
+        self._fds: dict[int, int] = {}
+        self._logs: dict[int, int] = {}
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._dir = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise LocalError(ErrorCode.DISK_REFUSED, f"{directory}: {error.strerror}") from None
+        self._lock_fd = -1
+        try:
+            self._lock_fd = self._open("lock", os.O_CREAT)
+            if not try_lock(self._lock_fd):
+                raise LocalError(ErrorCode.DISK_BUSY, f"another tier uses the disk directory {directory}")
+            self.direct = self._takes_direct()
+            names = [_NAME.fullmatch(name) for name in os.listdir(self._dir)]
+            self.foreign = sum(name is None for name in names) - 1
+            self.found = sorted({int(name[1], 16) for name in names if name is not None})
+        except OSError as error:
+            self.close()
+            raise LocalError(ErrorCode.DISK_REFUSED, f"{directory}: {error.strerror}") from None
+        except LocalError:
+            self.close()
+            raise
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, _FLAGS | flags, 0o600, dir_fd=self._dir)
+
+    def _takes_direct(self) -> bool:
+        fd = self._open("probe", os.O_CREAT | os.O_TRUNC)
+        try:
+            direct = self._open("probe", os.O_DIRECT)
+            try:
+                os.pwritev(direct, [self._memory[:ALIGN]], 0)
+                return True
+            finally:
+                os.close(direct)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            return False
+        finally:
+            os.close(fd)
+            os.unlink("probe", dir_fd=self._dir)
+
+    # --- an earlier life ---------------------------------------------------------------------------------------------
+
+    def load(self, number: int) -> tuple[int, list[Record], int] | None:
+        """Bytes and records of a segment of an earlier life, and bytes of its log that are torn. None: no use, and removed."""
+        try:
+            fd, log = self._plain(f"{number:016x}.pages", self._direct_flag), self._plain(f"{number:016x}.log", 0)
+        except OSError:
+            self.drop(number)
+            return None
+        with self._lock:
+            self._fds[number], self._logs[number] = fd, log
+        data = bytearray()
+        while part := os.pread(log, 16 << 20, len(data)):
+            data += part
+        decoded = decode_log(bytes(data), number, os.fstat(fd).st_size)
+        if decoded is None or not decoded[0]:
+            self.drop(number)
+            return None
+        records, torn = decoded
+        size = max(record.offset + record.extent for record in records)
+        with suppress(OSError):  # what was set aside behind the last page is free again
+            os.ftruncate(fd, size)
+        return size, records, torn
+
+    def _plain(self, name: str, flags: int) -> int:
+        fd = self._open(name, flags | os.O_NONBLOCK)
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_nlink != 1:
+            os.close(fd)
+            raise OSError(errno.EPERM, "not a file of this tier")
+        return fd
+
+    @property
+    def _direct_flag(self) -> int:
+        return os.O_DIRECT if self.direct else 0
+
+    # --- pages -------------------------------------------------------------------------------------------------------
+
+    def write(self, records: Sequence[Record], slots: Sequence[Sequence[int]], segment_bytes: int) -> None:
+        """Pages of one segment, then their records; makes the segment if need be. Raises `OSError`: none of them counts."""
+        fd, log = self._segment(records[0].segment, segment_bytes)
+        at = start = records[0].offset
+        views: list[memoryview] = []
+        try:
+            for record, mine in zip(records, slots, strict=True):
+                if record.offset != at or len(views) + len(mine) > _MAX_VECTORS:
+                    self._out(fd, views, start)
+                    at = start = record.offset
+                views += self._views(record, mine)
+                at += record.extent
+            self._out(fd, views, start)
+        finally:
+            for view in views:
+                view.release()
+        data = b"".join(map(encode, records))
+        if os.write(log, data) != len(data):
+            raise OSError(errno.ENOSPC, "the log is cut short")
+
+    def _views(self, record: Record, slots: Sequence[int]) -> list[memoryview]:
+        """What goes to disk or comes from there, part by part. A cipher would stand here, see `record.PLAIN`."""
+        starts = [slot * GRANULE for slot in slots]
+        return [self._memory[start : start + aligned(length)] for start, length in zip(starts, record.lengths, strict=True)]
+
+    def _out(self, fd: int, views: list[memoryview], offset: int) -> None:
+        size = sum(map(len, views))
+        if os.pwritev(fd, views, offset) != size:
+            raise OSError(errno.ENOSPC, "cut short")
+        for view in views:
+            view.release()
+        views.clear()
+        if not self.direct:
+            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+    def _segment(self, number: int, size: int) -> tuple[int, int]:
+        """Descriptors of a segment, made and set aside in full at its first page, so that a full disk shows there."""
+        with self._lock:
+            if number in self._fds:
+                return self._fds[number], self._logs[number]
+            pages, log = f"{number:016x}.pages", f"{number:016x}.log"
+            fd = self._open(pages, os.O_CREAT | os.O_EXCL | self._direct_flag)
+            log_fd = -1
+            try:
+                os.posix_fallocate(fd, 0, size)
+                log_fd = self._open(log, os.O_CREAT | os.O_EXCL | os.O_APPEND)
+                os.write(log_fd, encode_header(number))
+            except OSError:
+                os.close(fd)
+                os.unlink(pages, dir_fd=self._dir)
+                if log_fd >= 0:
+                    os.close(log_fd)
+                    os.unlink(log, dir_fd=self._dir)
+                raise
+            self._fds[number], self._logs[number] = fd, log_fd
+            return fd, log_fd
+
+    def read(self, records: Sequence[Record], slots: Sequence[Sequence[int]]) -> list[list[bytes] | str]:
+        """Fills the slots; per page the checksums of its parts as they are in memory then, or a code."""
+        return [self._read(record, mine) for record, mine in zip(records, slots, strict=True)]
+
+    def _read(self, record: Record, slots: Sequence[int]) -> list[bytes] | str:
+        fd = self._fds[record.segment]
+        views = self._views(record, slots)
+        try:
+            if os.preadv(fd, views, record.offset) != record.extent:
+                return "truncated"
+            found = []
+            for view, length in zip(views, record.lengths, strict=True):
+                with view[:length] as page:
+                    found.append(xxhash.xxh3_128_digest(page))
+            return found
+        except OSError as error:
+            return code_of(error)
+        finally:
+            for view in views:
+                view.release()
+            if not self.direct:
+                os.posix_fadvise(fd, record.offset, record.extent, os.POSIX_FADV_DONTNEED)
+
+    def drop(self, number: int) -> None:
+        """Removes a segment, whether it is there or not."""
+        with self._lock:
+            fds = [self._fds.pop(number, -1), self._logs.pop(number, -1)]
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+        for kind in ("log", "pages"):  # a log without pages says nothing; pages without a log are removed at the next start
+            with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                os.unlink(f"{number:016x}.{kind}", dir_fd=self._dir)
+
+    def close(self) -> None:
+        """Closes everything and gives up the lock. The files stay."""
+        for fd in [*self._fds.values(), *self._logs.values(), self._lock_fd, self._dir]:
+            if fd >= 0:
+                os.close(fd)
+        self._fds.clear()
+        self._logs.clear()
+        self._lock_fd = self._dir = -1
+
+
+def code_of(error: OSError) -> str:
+    """For counting: what is wrong with the disk."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "disk_full"
+    return "io_error"

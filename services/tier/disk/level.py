@@ -1,0 +1,314 @@
+"""The disk level, pure: pages that leave memory are written out, and read back when somebody asks for them.
+
+    evicted ahead of need ──offer──▶ written ──▶ out of memory, still in the catalogue (level 1)
+    evicted at once, queue full, disk bad ─────▶ out of memory: not stored, counted
+
+    asked for ──read──▶ slots reserved ▶ read, checksums taken ▶ they fit? ▶ sealed
+                                         │ deadline: given up; the slots stay in quarantine until the read has ended
+                                         └ error, other bytes: the page is off the disk for good
+
+Nobody waits for the disk while holding slots; jobs hold one reference on each of their pages and a hold on their segment. What is
+read stays on disk, so that it is not written when it is evicted again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pegaflow.common.wire.errors import ErrorCode
+from pegaflow.services.tier.commands import Command, DiskDrop, DiskGiveUp, DiskRead, DiskWrite, Log
+from pegaflow.services.tier.disk.index import DiskIndex
+from pegaflow.services.tier.disk.record import ALIGN, MAX_SHARDS, Record
+from pegaflow.services.tier.page import Page, PageState
+from pegaflow.services.tier.pages import Pages
+
+JOB_BYTES = 8 << 20
+READ_DEADLINE_S = 3.0
+FAILED = "disk_failed_"
+"""What the names of counts by code begin with."""
+PAUSE_S = 1.0
+"""After a write has failed nothing is written for so long: a full disk is not asked for every page."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOptions:
+    """`capacity` 0: there is no disk level. `queue` bytes may be on their way in each direction. `floor`: see `DiskIndex`."""
+
+    capacity: int = 0
+    queue: int = 256 << 20
+    floor: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Pages and where they are on disk, all in one segment."""
+
+    pages: list[Page]
+    records: list[Record]
+    size: int
+    deadline: float = float("inf")
+    given_up: bool = False
+
+
+class DiskLevel:
+    """Everything that is on disk or on its way. `wake(key)` tells those who wait for a key."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        out: list[Command],
+        counts: Counter[str],
+        jobs: itertools.count[int],
+        wake: Callable[[bytes], None],
+        options: DiskOptions,
+    ) -> None:
+        self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
+        self.on = options.capacity > 0
+        self.index = DiskIndex(options.capacity, options.floor)
+        self._queue = options.queue
+        self.loaded = not options.floor
+        self.writing: dict[int, _Job] = {}
+        self.reading: dict[int, _Job] = {}
+        self.writing_bytes = self.reading_bytes = 0
+        self._batch: _Job | None = None
+        self._hungry: dict[bytes, None] = {}
+        self._paused_until = 0.0
+        self._stuck = 0
+        if self.on:
+            pages.space.spill, pages.space.missed = self._offer, self._missed
+
+    # --- out of memory -----------------------------------------------------------------------------------------------
+
+    def _offer(self, page: Page) -> bool | None:
+        """True: it is being written, and held. False: nothing is to be gained by waiting. None: not now, but soon."""
+        if page.key in self.index.records or self._stuck or self._pages.space.now < self._paused_until:
+            return False
+        if not self.loaded or (self.writing_bytes and self.writing_bytes + page.size > self._queue):
+            return None
+        if len(page.slots) > MAX_SHARDS:
+            return False
+        place = self.index.place(page.lengths)
+        self._after_place()
+        if place is None:
+            return False
+        segment, offset = place
+        job = self._batch
+        if job is None or job.records[0].segment != segment or job.size + page.size > JOB_BYTES:
+            self.post()
+            job = self._batch = _Job([], [], 0)
+        job.pages.append(page)
+        job.records.append(Record(page.key, segment, offset, page.lengths, page.rows, tuple(page.checksums)))
+        job.size += page.size
+        self.writing_bytes += page.size
+        return True
+
+    def _missed(self, page: Page) -> None:
+        """The page is evicted; is it kept here?"""
+        if page.key not in self.index.records:
+            self._counts["disk_not_stored"] += 1
+
+    def post(self) -> None:
+        """Writes what has been offered."""
+        job, self._batch = self._batch, None
+        if job is not None:
+            number = next(self._jobs)
+            self.writing[number] = job
+            slots = tuple(tuple(page.slots) for page in job.pages)
+            self._out.append(DiskWrite(number, tuple(job.records), slots, self.index.segment))
+
+    def written(self, number: int, code: str) -> None:
+        """A write has ended; empty: it is on disk. Nothing reads these slots for it any more."""
+        job = self.writing.pop(number, None)
+        if job is None:
+            return
+        self.writing_bytes -= job.size
+        segment = job.records[0].segment
+        if code:
+            self._counts["disk_write_failed"] += len(job.pages)
+            self._counts[FAILED + code] += 1
+            self._paused_until = self._pages.space.now + PAUSE_S
+            self.index.close(segment)
+            self._out.append(Log("disk_write_failed", {"code": code, "pages": len(job.pages), "segment": segment}))
+        for page, record in zip(job.pages, job.records, strict=True):
+            self.index.let_go(segment)
+            if not code and page.state is PageState.SEALED:
+                self.index.add(record)
+                self._pages.store_below(record.key, record.size)
+                self._counts["disk_written"] += 1
+                self._counts["disk_written_bytes"] += record.size
+            self._pages.space.spilled(page)
+            self._pages.free_if_done(page)
+        if code and not self.index.segments[segment].jobs and not self.index.segments[segment].keys:
+            self.index.drop(segment)  # it may not even have a file; it must not cost older pages their room
+            self._after_place()
+
+    def _after_place(self) -> None:
+        """Room was made: what went is not in the catalogue any more."""
+        for key in self.index.gone:
+            self._pages.drop_below(key)
+        self._counts["disk_evicted"] += len(self.index.gone)
+        self._out.extend(DiskDrop(number) for number in self.index.dropped)
+        self.index.gone.clear()
+        self.index.dropped.clear()
+
+    # --- back into memory --------------------------------------------------------------------------------------------
+
+    def has(self, key: bytes) -> bool:
+        """Can this key be read from here? Its bytes are verified then."""
+        return key in self.index.records and not self._stuck
+
+    def waits(self, key: bytes) -> bool:
+        """The key will be read when there is room among the reads; who waits for it is woken."""
+        if not self.reading:
+            return False
+        self._hungry[key] = None
+        return True
+
+    def read(self, keys: Iterable[bytes], now: float, before: Page | None = None) -> list[bytes]:
+        """Begins to read a prefix of `keys`, all on disk and none in memory, which continue the page `before`.
+
+        Returns those that got slots. Fewer than asked for: no space in memory, or enough is being read already.
+        """
+        job: _Job | None = None
+        started: list[bytes] = []
+        grant = next(self._pages.grants)
+        for order, key in enumerate(keys):
+            record = self.index.records[key]
+            if self._stuck or (self.reading_bytes and self.reading_bytes + record.size > self._queue):
+                break
+            page = self._pages.reserve(key, PageState.FETCHING, record.lengths, parent=before)
+            if page is None:
+                break
+            before = page
+            page.refs += 1
+            page.replica, page.rows, page.grant, page.order = False, record.rows, grant, order
+            self._pages.store_granted(page)
+            if job is None or job.records[0].segment != record.segment or job.size + record.size > JOB_BYTES:
+                self._post_read(job)
+                job = _Job([], [], 0, now + READ_DEADLINE_S)
+            job.pages.append(page)
+            job.records.append(record)
+            job.size += record.size
+            self.reading_bytes += record.size
+            self.index.hold(record.segment)
+            started.append(key)
+        self._post_read(job)
+        return started
+
+    def _post_read(self, job: _Job | None) -> None:
+        if job is not None:
+            number = next(self._jobs)
+            self.reading[number] = job
+            self._out.append(DiskRead(number, tuple(job.records), tuple(tuple(page.slots) for page in job.pages)))
+
+    def read_ended(self, number: int, found: Sequence[Sequence[bytes] | str] | None) -> None:
+        """Checksums per page of what is in the slots now, or why it could not be read. None: nothing of it could."""
+        job = self.reading.pop(number, None)
+        if job is None:
+            return
+        self.reading_bytes -= job.size
+        self._stuck -= job.given_up
+        answers = found if found is not None else [str(ErrorCode.INTERNAL)] * len(job.pages)
+        for page, record, answer in zip(job.pages, job.records, answers, strict=True):
+            self.index.let_go(record.segment)
+            page.refs -= 1
+            if job.given_up:
+                self._counts["quarantine_left"] += 1
+                self._pages.free_if_done(page)
+                continue
+            code = answer if isinstance(answer, str) else "" if tuple(answer) == record.checksums else str(ErrorCode.BAD_CHECKSUM)
+            if code:
+                self._bad(page, record, code)
+            else:
+                page.unwritten.clear()
+                if self._pages.seal(page, record.checksums):
+                    self._counts["disk_read"] += 1
+                    self._counts["disk_read_bytes"] += record.size
+            self._wake(record.key)
+        self._feed()
+
+    def _bad(self, page: Page, record: Record, code: str) -> None:
+        self._counts["disk_bad_checksum" if code == ErrorCode.BAD_CHECKSUM else "disk_read_failed"] += 1
+        self._counts[FAILED + code] += 1
+        self._out.append(Log("disk_page_lost", {"key": record.key.hex(), "code": code, "segment": record.segment}))
+        if self.index.remove(record):
+            self._pages.drop_below(record.key)
+        self._pages.doom(page)
+
+    def _feed(self) -> None:
+        hungry, self._hungry = self._hungry, {}
+        for key in hungry:
+            self._wake(key)
+
+    def tick(self, now: float) -> None:
+        """Gives up what is past its deadline."""
+        for number, job in self.reading.items():
+            if job.deadline <= now and not job.given_up:
+                job.given_up = True
+                self._stuck += 1
+                self._counts["disk_given_up"] += 1
+                self._out.append(DiskGiveUp(number))
+                for page in job.pages:
+                    self._pages.quarantine(page)
+                    self._pages.doom(page)
+                    self._wake(page.key)
+        if self._stuck:
+            self._feed()
+
+    # --- an earlier life ---------------------------------------------------------------------------------------------
+
+    def found(self, number: int, size: int, records: Sequence[Record]) -> None:
+        """A segment of an earlier life. Its pages are served like any others: each is verified when it is read."""
+        used = self.index.adopt(number, size, records)
+        self._after_place()
+        for record in used:
+            self._pages.store_below(record.key, record.size)
+        self._counts["disk_found"] += len(used)
+
+    def all_found(self) -> None:
+        """That was the last segment of an earlier life: writing may begin."""
+        self.loaded = True
+        self._out.append(Log("disk_loaded", {"pages": len(self.index.records), "segments": len(self.index.segments)}))
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def held(self) -> list[Page]:
+        """Every reference of this level, one by one."""
+        jobs = [*self.writing.values(), *self.reading.values(), *([self._batch] if self._batch else [])]
+        return [page for job in jobs for page in job.pages]
+
+    def view(self) -> dict[str, Any]:
+        """For the dump."""
+        return {
+            "on": self.on,
+            "loaded": self.loaded,
+            "pages": len(self.index.records),
+            "segments": len(self.index.segments),
+            "taken_bytes": self.index.taken,
+            "capacity_bytes": self.index.capacity,
+            "writing": len(self.writing),
+            "writing_bytes": self.writing_bytes,
+            "reading": len(self.reading),
+            "reading_bytes": self.reading_bytes,
+            "stuck": self._stuck,
+        }
+
+    def validate(self) -> None:
+        self.index.validate()
+        assert self.index.taken <= max(self.index.capacity, self.index.segment) or not self.loaded
+        assert self._batch is None, "offered and not posted"
+        assert {key: record.size for key, record in self.index.records.items()} == self._pages.below
+        holds: Counter[int] = Counter()
+        for job in [*self.writing.values(), *self.reading.values()]:
+            assert job.pages and all(page.refs > 0 for page in job.pages)
+            assert len({record.segment for record in job.records}) == 1
+            holds[job.records[0].segment] += len(job.pages)
+        assert {number: segment.jobs for number, segment in self.index.segments.items() if segment.jobs} == dict(holds)
+        assert self.writing_bytes == sum(job.size for job in self.writing.values())
+        assert self.reading_bytes == sum(job.size for job in self.reading.values())
+        assert self._stuck == sum(job.given_up for job in self.reading.values())
+        assert all(record.offset % ALIGN == 0 for record in self.index.records.values())
