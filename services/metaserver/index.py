@@ -122,7 +122,14 @@ class Index:
 
     def sets_of(self, keys: Collection[bytes]) -> list[int]:
         """The set of each key as a number, 0 where nobody has it."""
-        return self._values(_names(keys)).tolist()  # type: ignore[no-any-return]
+        if not keys:
+            return []
+        values = self._values(_names(keys))
+        first = int(values[0])
+        if (values == first).all():
+            return [first] * len(values)
+        found: list[int] = values.tolist()
+        return found
 
     def rows(self, number: int) -> Rows:
         """A set: (number of a generation, entry), of generations that may have ended."""

@@ -57,7 +57,10 @@ class Question:
             self._held[number] = others
             self._states[number] = max((state for _, entry in others if (state := entry_state(entry)) <= SEALED), default=GONE)
         self._numbers += sets
-        self._column += bytes(map(self._states.__getitem__, sets))
+        if len(self._states) == 1:
+            self._column += bytes((self._states[sets[0]],)) * len(sets)
+        else:
+            self._column += bytes(map(self._states.__getitem__, sets))
 
     def _has_hole(self, end: int) -> bool:
         return not self._message.holes and self._column.find(GONE, 0, end) >= 0
@@ -70,22 +73,23 @@ class Question:
             if hole >= 0:
                 column, numbers = column[: hole + 1], numbers[: hole + 1]
         if SEALED not in column:
-            owners = array("I", [NO_OWNER]) * (WIDTH * len(column))
-            return Found(Located(column, WIDTH, owners, [], u64s(), []), False, PENDING in column)
-        amounts = Counter(numbers)
+            located = Located(column, 1, array("I", [NO_OWNER]) * len(column), [], u64s(), [])
+            return Found(located, False, PENDING in column)
+        amounts = Counter(numbers) if len(self._states) > 1 else Counter({numbers[0]: len(numbers)})
         nodes = self._order(amounts, turn, now)
         ranks = {node: rank for rank, node in enumerate(nodes)}
-        owned: dict[Hashable, bytes] = {}
+        ranked: dict[Hashable, list[int]] = {}
         for number in amounts:
-            mine = sorted(ranks[node] for node, entry in self._held[number] if entry_state(entry) == SEALED)
-            owned[number] = array("I", [*mine, *[NO_OWNER] * WIDTH][:WIDTH]).tobytes()
+            ranked[number] = sorted(ranks[node] for node, entry in self._held[number] if entry_state(entry) == SEALED)
+        width = min(WIDTH, max(map(len, ranked.values())))
+        owned = {number: array("I", [*mine, *[NO_OWNER] * width][:width]).tobytes() for number, mine in ranked.items()}
         if len(amounts) == 1:
             owners = array("I", owned[numbers[0]]) * len(numbers)
         else:
             owners = array("I", b"".join(map(owned.__getitem__, numbers)))
         located = Located(
             column,
-            WIDTH,
+            width,
             owners,
             [node.name for node in nodes],
             u64s(node.epoch for node in nodes),

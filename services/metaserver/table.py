@@ -20,6 +20,7 @@ Slots = NDArray[np.int64]
 
 SLOTS: Final = 8
 LINE: Final = 64
+FEW: Final = 8  # up to here a loop over names is faster than a dozen calls of numpy
 EMPTY: Final = np.uint64(0)
 _HALF: Final = np.uint64(32)
 
@@ -36,6 +37,7 @@ class Table:
         self._names = raw[offset : offset + buckets * SLOTS]
         self._rows = self._names.reshape(buckets, SLOTS)
         self._values = np.zeros(buckets * SLOTS, np.uint32)
+        self._name_at, self._value_at = memoryview(self._names.data), memoryview(self._values.data)
         self._spilled: dict[int, int] = {}
         self.count = 0
 
@@ -56,27 +58,43 @@ class Table:
 
     def _find(self, names: Names) -> Slots:
         """The slot of each name, −1 where it has none."""
-        two = self._two(names)
-        hits = self._rows.take(two.ravel(), axis=0).reshape(len(names), 2 * SLOTS) == names[:, None]
-        place = hits.argmax(axis=1)
-        at = np.arange(len(names))
-        slots: Slots = two[at, place >> 3] * SLOTS + (place & 7)
-        slots[~hits[at, place]] = -1
+        two = self._two(names).ravel()
+        hits = np.flatnonzero(self._rows.take(two, axis=0).reshape(len(names), 2 * SLOTS) == names[:, None])
+        slots = np.full(len(names), -1, np.int64)
+        slots[hits >> 4] = (two[hits >> 3] << 3) | (hits & 7)  # 16 places a name, 8 a bucket
         return slots
+
+    def _seek(self, name: int) -> int:
+        """As `_find`, for one."""
+        for bucket in (name & (self.buckets - 1), name >> 32 & (self.buckets - 1)):
+            row = self._name_at[bucket * SLOTS : (bucket + 1) * SLOTS].tolist()
+            if name in row:
+                return bucket * SLOTS + row.index(name)
+        return -1
 
     def get(self, names: Names) -> Values:
         """The value of each name, 0 where there is none."""
+        if len(names) <= FEW:
+            return np.array([self._get(name) for name in names.tolist()], np.uint32)
         slots = self._find(names)
-        values = self._values.take(slots, mode="clip")
         missing = slots < 0
+        if not missing.any():
+            return self._values.take(slots)
+        values = self._values.take(slots, mode="clip")
         values[missing] = 0
-        if self._spilled and missing.any():
+        if self._spilled:
             for i in np.flatnonzero(missing).tolist():
                 values[i] = self._spilled.get(int(names[i]), 0)
         return values
 
+    def _get(self, name: int) -> int:
+        slot = self._seek(name)
+        return self._value_at[slot] if slot >= 0 else self._spilled.get(name, 0)
+
     def change(self, names: Names, values: Values) -> NDArray[np.bool_]:
         """Sets the values of the names that are here, 0 removes; returns which were."""
+        if len(names) <= FEW:
+            return np.array([self._change(*row) for row in zip(names.tolist(), values.tolist(), strict=True)], np.bool_)
         slots = self._find(names)
         here = slots >= 0
         if here.any():
@@ -90,16 +108,36 @@ class Table:
                 name, value = int(names[i]), int(values[i])
                 if name in self._spilled:
                     here[i] = True
-                    if value:
-                        self._spilled[name] = value
-                    else:
-                        del self._spilled[name]
-                        self.count -= 1
+                    self._change_spilled(name, value)
         return here
+
+    def _change(self, name: int, value: int) -> bool:
+        slot = self._seek(name)
+        if slot < 0:
+            if name not in self._spilled:
+                return False
+            self._change_spilled(name, value)
+            return True
+        self._value_at[slot] = value
+        if not value:
+            self._name_at[slot] = 0
+            self.count -= 1
+        return True
+
+    def _change_spilled(self, name: int, value: int) -> None:
+        if value:
+            self._spilled[name] = value
+        else:
+            del self._spilled[name]
+            self.count -= 1
 
     def insert(self, names: Names, values: Values) -> None:
         """Names that are not here yet, each once, with values other than 0."""
         self.count += len(names)
+        if len(names) <= FEW:
+            for name, value in zip(names.tolist(), values.tolist(), strict=True):
+                self._insert(name, value)
+            return
         while len(names):
             two = self._two(names)
             free = self._rows.take(two.ravel(), axis=0).reshape(len(names), 2, SLOTS) == EMPTY
@@ -118,6 +156,16 @@ class Table:
             self._values[slots] = values
             lost = self._names[slots] != names
             names, values = names[lost], values[lost]
+
+    def _insert(self, name: int, value: int) -> None:
+        first, second = name & (self.buckets - 1), name >> 32 & (self.buckets - 1)
+        rows = [self._name_at[bucket * SLOTS : (bucket + 1) * SLOTS].tolist() for bucket in (first, second)]
+        choice = int(rows[1].count(0) > rows[0].count(0))  # the emptier one
+        if 0 not in rows[choice]:
+            self._spilled[name] = value
+            return
+        slot = (first, second)[choice] * SLOTS + rows[choice].index(0)
+        self._name_at[slot], self._value_at[slot] = name, value
 
     def touch(self, start: int, stop: int) -> None:
         """Makes the kernel give the memory of these slots, which are empty."""
