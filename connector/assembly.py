@@ -62,6 +62,7 @@ class Assembly:
         digests = [layout.digest for layout in layouts]
         factors = with_layouts(self._factors, digests)
         full = fingerprint(factors)
+        self._log.info("fingerprint %s: %s", full.hex(), ", ".join(f"{name}={value}" for name, value in sorted(factors.items())))
         bus = SchedulerBus(
             self._tier,
             engine.scheduler_member(),

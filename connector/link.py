@@ -12,109 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 from pegaflow.common import faults
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
-from pegaflow.common.pool import PoolView
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.envelope import EventHeader
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attached, Detach, SessionBeat
-from pegaflow.connector.attacher import RETRY_S, Attacher, Identity
-from pegaflow.connector.loop_thread import LoopThread
-from pegaflow.connector.mapped_pool import MappedPool
-from pegaflow.connector.outbox import Outbox
-from pegaflow.connector.session import AttachRefused, AttachState, Member, SessionId, TierOptions
+from pegaflow.connector.attacher import RETRY_S, Attacher
+from pegaflow.connector.link_front import LinkFront, Phase
+from pegaflow.connector.session import AttachRefused, SessionId
 from pegaflow.connector.silence import Silence
 from pegaflow.connector.streams import Streams
 
 ALIVE_S = 0.5
 JOIN_S = 2.0
 LEAVE_S = 0.01
-CLOSE_S = 5.0
 
 log = logging.getLogger(__name__)
 
 
-class Phase(StrEnum):
-    DETACHED = "detached"
-    JOINING = "joining"
-    ATTACHED = "attached"
-    LEAVING = "leaving"
-
-
-class Link:
+class Link(LinkFront):
     """Base of both buses. Subclasses say what `alive` lists, what events do, what a lost session voids.
 
     Thread rule: methods whose names begin with `_` run on the link's thread unless they say otherwise; the rest may be called
     from anywhere and never block on a socket.
     """
-
-    def __init__(
-        self,
-        options: TierOptions,
-        member: Member,
-        base: bytes,
-        fingerprint: bytes,
-        factors: dict[str, str],
-        layouts: bytes,
-        page_bytes: list[int],
-        clock: Callable[[], float],
-        gpu: bool = False,
-    ) -> None:
-        self._options, self._member, self._clock = options, member, clock
-        self._identity = Identity(member, base, fingerprint, factors, layouts, page_bytes, gpu)
-        self._phase = Phase.DETACHED
-        self._changed = threading.Condition()
-        self._refused: AttachRefused | None = None
-        self._session: SessionId | None = None
-        self._attached: Attached | None = None
-        self._epoch = 0
-        self._pool = MappedPool(self._changed)
-        self._closing = False
-        self._goodbye: Detach | None = None
-        self._thread = LoopThread(f"pegaflow-{member.role}-{member.rank}", self._live, self._ended)
-        self._loop, self.post = self._thread.loop, self._thread.post
-        self._outbox = Outbox(self._loop, clock)
-        self._thread.start()
-
-    # Any thread.
-
-    def session(self) -> SessionId | None:
-        """The session that can be used now; None while there is no tier or it does not answer."""
-        session = self._session
-        return None if session is None or self._silence.suspended else session
-
-    def wait_attached(self, timeout_s: float) -> AttachState:
-        """Waits for the first attach. Raises AttachRefused if the tier refused for good."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._session is not None or self._refused is not None, timeout_s)
-            if self._refused is not None:
-                raise self._refused
-            return AttachState.ATTACHED if self._session is not None else AttachState.ABSENT
-
-    def begin_copy(self, session: SessionId) -> PoolView | None:
-        """Opens the bracket around any access to the pool. None: that session is over, nothing is open."""
-        with self._changed:
-            if self._session != session or self._phase is not Phase.ATTACHED:
-                return None
-            return self._pool.begin()
-
-    def end_copy(self) -> None:
-        self._pool.end()
-
-    def close(self) -> None:
-        """Leaves the tier: joins copies, unmaps, says goodbye, drops the lock, ends the thread. Idempotent."""
-        if self._thread.alive:
-            self.post(self._begin_close)
-            if not self._thread.join(CLOSE_S):
-                log.error("pegaflow: the link did not end within %.0f s; its thread is left behind", CLOSE_S)
 
     # The thread.
 
@@ -142,19 +68,6 @@ class Link:
         self._streams.close()
         self._factory.close()
         self._attacher.close()
-
-    def _ended(self) -> None:
-        with self._changed:
-            self._session = None
-            self._changed.notify_all()
-
-    def _set(self, phase: Phase) -> None:
-        with self._changed:
-            self._phase = phase
-            attached = self._attached
-            live = phase is Phase.ATTACHED and attached is not None
-            self._session = SessionId(self._epoch, attached.session) if live and attached is not None else None
-            self._changed.notify_all()
 
     # Attach.
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import Engine
+from pegaflow.connector.load_commands import Ask, Cancel, Command, Load, Loaded, Release
 from pegaflow.connector.load_plan import LoadPlan, load_plan
-from pegaflow.connector.load_tracker import Ask, Cancel, Command, Load, Loaded, LoadTracker, Release
+from pegaflow.connector.load_tracker import LoadTracker
 from pegaflow.connector.options import Options
 from pegaflow.connector.request_keys import RequestKeys, plain, version
 from pegaflow.connector.session import LookupAnswer, SchedulerBus, SessionId

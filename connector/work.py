@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pegaflow.connector.load_tracker import Load
+from pegaflow.connector.load_commands import Load
 from pegaflow.connector.options import StartRefused
 from pegaflow.connector.session import IntentRef
 

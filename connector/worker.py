@@ -21,7 +21,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.connector.copier import Copier
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.lane import Lane
-from pegaflow.connector.load_tracker import Load
+from pegaflow.connector.load_commands import Load
 from pegaflow.connector.session import Grant, Member, RankBus
 from pegaflow.connector.work import RankLayout, RankReport, SaveOrder, SaveWork, StepWork
 

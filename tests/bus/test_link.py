@@ -15,7 +15,7 @@ from pegaflow.common.wire.envelope import EventHeader, PublicationHeader, encode
 from pegaflow.common.wire.messages import saves
 from pegaflow.common.wire.messages.attach import Attached, SessionBeat
 from pegaflow.connector.bus import RankBus, SchedulerBus
-from pegaflow.connector.link import Phase
+from pegaflow.connector.link_front import Phase
 from pegaflow.connector.session import IntentRef, Member, SessionId, TierOptions
 
 SESSION, EPOCH = 7, 1

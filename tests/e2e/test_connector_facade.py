@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import pickle
+import re
 import warnings
 from array import array
 from pathlib import Path
@@ -24,7 +25,7 @@ with warnings.catch_warnings():
     from pegaflow.connector.options import StartRefused, parse_options
     from pegaflow.connector.refusals import refuse_unsupported
     from pegaflow.connector.session import AttachRefused, AttachState, IntentRef, LeaseRef, SessionId
-    from pegaflow.connector.stats import PegaStats
+    from pegaflow.connector.stats import COUNTERS, GAUGES, SECONDS, PegaStats
     from pegaflow.connector.work import RankLayout, RankReport, SaveOrder, SaveWork, StepWork, layouts_by_shard
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -344,3 +345,11 @@ def test_where_a_load_came_from(config: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(connector._scheduler, "sources", lambda request: {})
     assert connector.get_external_cache_hit_sources(request, 53) == {CacheHitSource.EXTERNAL_UNSPECIFIED: 53}
     assert connector.get_external_cache_hit_sources(request, 0) == {}
+
+
+def test_every_metric_is_documented() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "connector.md").read_text(encoding="utf-8")
+    documented = set(
+        re.findall(r"`([a-z_]+)`", "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `")))
+    )
+    assert documented - {"isolate", "keep"} == {*COUNTERS, *SECONDS, *GAUGES}

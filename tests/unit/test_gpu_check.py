@@ -54,7 +54,7 @@ def test_a_load_into_another_block_is_noticed(mapping: Any, monkeypatch: pytest.
     def careless(memory: memoryview, blocks: Sequence[int], offsets: Sequence[int], mark: object) -> None:
         fetch(memory, blocks, offsets, mark)
         others = [block for block in range(6) if block not in blocks][:2]
-        fetch(memory, others, offsets[:1] * 2, mark)  # one of the two at least is not where that page came from
+        fetch(memory, others, [offsets[0], offsets[0]], mark)  # one of the two at least is not where that page came from
 
     monkeypatch.setattr(bench.copier, "fetch", careless)
     with pytest.raises(check.Failed, match="changed, and nothing was loaded into it"):
