@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -103,7 +103,9 @@ class Process:
 class Cluster:
     """One metaserver and named tiers on loopback. A context manager; everything is gone at its end."""
 
-    def __init__(self, folder: Path, tiers: str = "ab", mover: bool = True, pool: str = "64MiB") -> None:
+    def __init__(
+        self, folder: Path, tiers: str = "ab", mover: bool = True, pool: str = "64MiB", more: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
         self.metaserver_endpoint = f"tcp://127.0.0.1:{free_port()}"
@@ -124,7 +126,7 @@ class Cluster:
             flags += ["--pool-size", pool, "--metaserver", self.metaserver_endpoint]
             for name in ("requests", "events", "control"):
                 flags += [f"--{name}", "tcp://127.0.0.1:*"]
-            flags += ["--mover" if mover else "--no-mover", "--ucx-net-devices", "lo"]
+            flags += ["--mover" if mover else "--no-mover", "--ucx-net-devices", "lo", *more]
             self.tiers[node] = Process("pegaflow.services.tier", *flags)
 
     def pool_files(self, node: str) -> list[Path]:
