@@ -112,7 +112,7 @@ class TierCollector(Collector):
         for name, space in shares.by_name.items():
             label = [name.hex()]
             used.add_metric(label, space.used * GRANULE)
-            quota.add_metric(label, shares.quota(space) * GRANULE)
+            quota.add_metric(label, space.quota * GRANULE)
             share.add_metric(label, shares.share(space) * GRANULE)
             kept.add_metric(label, space.kept * GRANULE)
         yield from (used, quota, share, kept)

@@ -47,19 +47,17 @@ class Room:
 
     def make(self, space: Namespace, size: int, need: int) -> bool:
         """Frees one slot or more for a page of this namespace, `need` granules in all; False: there is nothing that may go."""
-        if space.used + need <= self._shares.share(space):
-            return (
-                self._slot_of_others(space, size)
-                or self._slab(size, lambda other: other is not space and self._shares.above(other) > 0)
-                or self._scattered(size, CHEAP * self._allocator.slab)
-                or self._slot_of(space, size)
-                or self._slab(size, lambda other: other is space or self._shares.above(other) > 0)
-                or self._scattered(size, None)
-            )
+        # PERF: this is asked for each page that a full pool takes in; where one model is alone, there is nothing to weigh.
+        rich = [other for other in self._shares.by_name.values() if other is not space and self._shares.above(other) > 0]
+        if space.used + need <= self._shares.share(space) and (
+            (rich and (self._slot_of_others(rich, size) or self._slab(size, rich.__contains__)))
+            or self._scattered(size, CHEAP * self._allocator.slab)
+        ):
+            return True
         return (
             self._slot_of(space, size)
-            or self._slot_of_others(space, size)
-            or self._slab(size, lambda other: other is space or self._shares.above(other) > 0)
+            or self._slot_of_others(rich, size)
+            or self._slab(size, lambda other: other is space or other in rich)
             or self._scattered(size, None)
         )
 
@@ -89,10 +87,8 @@ class Room:
             self._evict(page)
         return page is not None
 
-    def _slot_of_others(self, space: Namespace, size: int) -> bool:
-        others = {group.space for group in self.groups.values() if group.space is not space and size in group.sizes}
-        above = sorted((other for other in others if self._shares.above(other) > 0), key=lambda other: -self._shares.above(other))
-        return any(self._slot_of(other, size) for other in above)
+    def _slot_of_others(self, others: list[Namespace], size: int) -> bool:
+        return any(self._slot_of(other, size) for other in sorted(others, key=self._shares.above, reverse=True))
 
     # --- a slab ------------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,10 @@ class SpaceOptions:
 
 @dataclass(slots=True, eq=False)
 class Namespace:
-    """`used` and `kept` count granules; `pages` every page that has slots; the other two are counters."""
+    """`quota`, `used` and `kept` count granules; `pages` every page that has slots; the other two are counters."""
 
     name: bytes
+    quota: int
     used: int = 0
     kept: int = 0
     pages: int = 0
@@ -61,7 +62,7 @@ class Shares:
     def of(self, name: bytes) -> Namespace:
         space = self.by_name.get(name)
         if space is None:
-            space = self.by_name[name] = Namespace(name)
+            space = self.by_name[name] = Namespace(name, self._quota(name))
         return space
 
     def forget(self, space: Namespace) -> None:
@@ -69,16 +70,15 @@ class Shares:
         if not space.pages and space.name not in self._active:
             self.by_name.pop(space.name, None)
 
-    def quota(self, space: Namespace) -> int:
-        """Granules that this namespace may have at most."""
-        size = self._options.quotas.get(space.name)
+    def _quota(self, name: bytes) -> int:
+        size = self._options.quotas.get(name)
         return int(self._options.quota_default * self._allocator.total) if size is None else size // GRANULE
 
     def share(self, space: Namespace) -> int:
         """Granules that nobody may take from it."""
         if space.name not in self._active:
             return 0
-        return min(self.quota(space), self._allocator.backed // len(self._active))
+        return min(space.quota, self._allocator.backed // len(self._active))
 
     def above(self, space: Namespace) -> int:
         """Granules that it has above its share; below 0: that it is short of it."""
