@@ -22,10 +22,8 @@ from pegaflow.common.bus.port import Port
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
-from pegaflow.common.lifecycle import EX_SOFTWARE, Lifecycle, StartError
+from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.locks import LockProbe
-from pegaflow.common.pool import GRANULE, Pool
-from pegaflow.common.slot_table import Identity
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
@@ -33,7 +31,6 @@ from pegaflow.common.wire.messages import catalogue, operate, transfer
 from pegaflow.common.wire.messages.attach import Attach, Attached
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
-from pegaflow.services.tier.adoption import Remains
 from pegaflow.services.tier.commands import (
     CloseTopic,
     Command,
@@ -62,21 +59,16 @@ from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.level import DiskOptions
 from pegaflow.services.tier.disk.threads import DiskThreads
 from pegaflow.services.tier.hasher import Hasher
-from pegaflow.services.tier.mover import lock as mover_lock
-from pegaflow.services.tier.old_locks import OldLocks, boot_identity, directory_identity
 from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
-from pegaflow.services.tier.sessions import holder_word
-from pegaflow.services.tier.slots import slab_granules
 from pegaflow.services.tier.state import Place, TierState
 
 TICK_S = 0.02
 HELLO_S = 0.5
 PIN_BUDGET_S = 1.0
 BYE_S = 0.5
-READY_S = 1.0
-LEFT_OVER_S = 10.0
 
 log = logs.get(__name__)
 
@@ -95,6 +87,7 @@ class TierService:
         self._disk: DiskThreads | None = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
         self._probing: LockProbe | None = None
         self.malformed = 0
         self.failed_commands = 0
@@ -107,29 +100,24 @@ class TierService:
         """Raises `StartError` with `pool_busy`, `pool_too_large`, `port_in_use`, `bad_endpoint` or the mover's code."""
         config = self._config
         try:
-            config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
-            identity = Identity(config.pool_size, slab, boot_identity(), sessions)
-            self._pool = Pool.open(config.pool_dir / config.node, identity, self.epoch, warm=config.warm_restart)
+            self._life.open(self.epoch)
             faults.reach(Point.TIER_START_AFTER_POOL)
             self._bind()
         except LocalError as error:
             raise StartError(error.code, error.text) from None
-        if self._pool.refused:
-            log.warning("pool_refused", files=self._pool.refused)
-        self._old_locks = OldLocks(config.sessions_dir, lambda word: self._result(events.LockFree(word)))
+        self._life.scan_locks()
         faults.reach(Point.TIER_START_AFTER_SCAN)
         disk = self._open_disk()
-        self._hasher = Hasher(self._pool.memory, self._loop)
+        self._hasher = Hasher(self._life.pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
         self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
         self._peers = Peers(self._factory, self._loop)
         place = Place(
             config.node,
             self.epoch,
-            str(self._pool.path),
-            self._pool.size,
-            str(self._pool.table_path),
+            str(self._life.pool.path),
+            self._life.pool.size,
+            str(self._life.pool.table_path),
             config.ipc("intents"),
             config.ipc("events"),
             config.ipc("control"),
@@ -141,7 +129,7 @@ class TierService:
             metaserver=bool(self._metaservers),
             fingerprint=bytes.fromhex(config.fingerprint),
             space=config.space,
-            remains=await self._remains(),
+            remains=await self._life.remains(),
             verify_every=config.verify_every,
             scrub_rate=config.scrub_rate,
             disk=disk,
@@ -156,8 +144,8 @@ class TierService:
         self._tick()
         self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
-        self._tasks += [self._loop.create_task(self._adopt()), self._loop.create_task(self._allocate())]
-        log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._pool.size)
+        self._life.start(self.state.adoption)
+        log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._life.pool.size)
 
     def _bind(self) -> None:
         config, factory, loop = self._config, self._factory, self._loop
@@ -191,8 +179,8 @@ class TierService:
         self._mover = MoverPool(
             config.runtime_dir,
             config.node,
-            self._pool.path,
-            self._pool.size,
+            self._life.pool.path,
+            self._life.pool.size,
             on_done=lambda job, outcome, text: self._result(events.ReadEnded(job, outcome)),
             on_metadata=self._agent,
             ucx={name: value for name, value in ucx.items() if value},
@@ -206,22 +194,12 @@ class TierService:
     def _agent(self, metadata: bytes) -> None:
         self.state.agent = Agent(f"{self._config.node}/{self.epoch:016x}", metadata, self._mover.base)
 
-    async def _remains(self) -> Remains:
-        """What the life before has left. No mover of it can write any more once this returns."""
-        try:
-            await asyncio.to_thread(mover_lock.end_left_overs, self._config.runtime_dir, LEFT_OVER_S)
-        except (mover_lock.LockBusy, OSError) as error:
-            raise StartError("left_over_mover", str(error)) from None
-        table, locks = self._pool.table, self._old_locks
-        slabs = dict(table.slabs())
-        return Remains(table.floor, clock.now(), slabs, self._pool.allocated // GRANULE, locks.held, frozenset(locks.dead))
-
     def _open_disk(self) -> DiskOptions:
         config = self._config
         if not config.disk_dir:
             return DiskOptions()
         try:
-            self._files = DiskFiles(Path(config.disk_dir) / config.node, self._pool.memory)
+            self._files = DiskFiles(Path(config.disk_dir) / config.node, self._life.pool.memory)
         except LocalError as error:
             raise StartError(error.code, error.text) from None
         log.info("disk", direct=self._files.direct, segments=len(self._files.found), foreign=self._files.foreign)
@@ -249,42 +227,9 @@ class TierService:
             self._result(events.SegmentFound(number, size, records))
         self._result(events.SegmentsEnded())
 
-    async def _adopt(self) -> None:
-        """Takes the pages of the life before over, slab by slab; ready when it is done or has taken READY_S."""
-        if not self._pool.adopted or not self._pool.allocated:
-            return
-        begun = self._loop.time()
-        for first, size in list(self._pool.table.slabs()):
-            if first not in self.state.adoption.unscanned:
-                continue  # cut since
-            if self._closing:
-                return
-            rows = await asyncio.to_thread(self._pool.table.rows, first, size) if size else []
-            self._result(events.SlabFound(first, size, rows))
-            if self._loop.time() - begun > READY_S:
-                self._lifecycle.set_ready()
-        self._result(events.SlabsEnded())
-        log.info("adopted_all", life=self._pool.table.life, seconds=round(self._loop.time() - begun, 3))
-        self._lifecycle.set_ready()
-
-    async def _allocate(self) -> None:
-        """Backs the pool chunk by chunk; a new pool is ready after the first chunk."""
-        while self._pool.allocated < self._pool.size and not self._closing:
-            try:
-                backed = await asyncio.to_thread(self._pool.allocate)
-            except LocalError as error:
-                log.error("pool_not_backed", code=error.code, text=error.text)
-                self._lifecycle.set_reason(error.code, error.text)
-                return
-            self._result(events.Backed(backed // GRANULE))
-            if not self._pool.adopted or not self._pool.slabs():
-                self._lifecycle.set_ready()
-        while not self._closing and await asyncio.to_thread(self._pool.populate):
-            pass
-
     def _look(self) -> None:
         self._probes.look()
-        self._old_locks.look()
+        self._life.look()
 
     def _tick(self) -> None:
         self._arm_tick(TICK_S)  # whatever this tick does, there is another one
@@ -312,22 +257,13 @@ class TierService:
         until = self._loop.time() + self._config.drain_timeout
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
-        self._store_ages()
+        self._life.store_ages(self.state.pages.index.values())
         faults.reach(Point.TIER_DRAIN_BEFORE_BYE)
         self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
         until = self._loop.time() + BYE_S
         while self._loop.time() < until and self._metaservers.in_flight:
             await asyncio.sleep(0.005)  # a goodbye that dies in the socket leaves the node listed until it counts as dead
         faults.reach(Point.TIER_DRAIN_AFTER_BYE)
-
-    def _store_ages(self) -> None:
-        """Leaves the order of use to the next life: the table has only that of saving."""
-        ages: dict[int, int] = {}
-        pages = sorted((page for page in self.state.pages.index.values() if page.used_at), key=lambda page: page.used_at)
-        for page in pages:
-            age = ages.setdefault(page.used_at, len(ages) + 1)
-            for slot in page.slots:
-                self._pool.table.age(slot, age)
 
     def _busy(self) -> bool:
         state = self.state
@@ -341,6 +277,7 @@ class TierService:
         for timer in self._timers.values():
             timer.cancel()
         await asyncio.gather(*self._tasks)
+        await self._life.stop()
         faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
         if self._mover is not None:
             await self._mover.stop()
@@ -348,7 +285,6 @@ class TierService:
             "_disk",
             "_hasher",
             "_probes",
-            "_old_locks",
             "_metaservers",
             "_peers",
             "_requests",
@@ -361,9 +297,7 @@ class TierService:
                 part.close()
         self._factory.close()
         faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
-        pool = getattr(self, "_pool", None)
-        if pool is not None:
-            pool.close(keep=self._config.warm_restart)
+        self._life.close()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -396,7 +330,7 @@ class TierService:
         answer: events.Event
         match command:
             case Table() | Cut():
-                self._store_again(command)
+                self._life.store_again(command)
                 return
             case Hash(job):
                 answer = events.Hashed(job, None)
@@ -413,15 +347,6 @@ class TierService:
             case _:
                 return
         self._loop.call_soon(self._result, answer)
-
-    def _store_again(self, command: Table | Cut) -> None:
-        """What follows relies on the table (docs/protocol.md 1.5): without it this life ends, and the next trusts none of it."""
-        try:
-            self._carry_out(command)
-        except Exception:
-            log.exception("table_not_stored")
-            self._pool.table.void()
-            raise SystemExit(EX_SOFTWARE) from None
 
     def _asked(self, request: Request) -> None:
         message = request.message
@@ -440,7 +365,7 @@ class TierService:
                 self.handle(events.Asked(request, message))
 
     def _attach(self, request: Request, message: Attach) -> None:
-        if not self._pool.allocated:
+        if not self._life.pool.allocated:
             request.fail(ErrorCode.NOT_READY, "the pool has no memory yet")
             return
         try:
@@ -454,7 +379,7 @@ class TierService:
             probe.close()
             self._probing = None
         else:
-            self._old_locks.forget(holder_word(message.nonce))
+            self._life.attached(message.nonce)
 
     def _commanded(self, request: Request) -> None:
         commanded(request, self._lifecycle, self._asked)
@@ -496,12 +421,8 @@ class TierService:
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Table(slot, generation, entry):
-                if generation and generation != self._pool.table.generation(slot):  # equal: carried out a second time
-                    self._pool.table.raise_generation(slot, generation)
-                self._pool.table.store(slot, entry)
-            case Cut(first, size):
-                self._pool.table.cut(first, size)
+            case Table() | Cut():
+                self._life.store(command)
             case Reply(asker, message):
                 if isinstance(message, Attached) and self._probing is not None:
                     self._probes.keep(message.session, message.member, self._probing)
@@ -590,7 +511,7 @@ class TierService:
             state=str(self._lifecycle.state),
             reasons=self._lifecycle.reasons(),
             uptime_ms=int((clock.now() - self._started_at) * 1e3),
-            pool_bytes=self._pool.size,
+            pool_bytes=self._life.pool.size,
             package=package_version(),
             requests=self.requests_endpoint,
             events=self.events_endpoint,
