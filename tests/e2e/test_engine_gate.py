@@ -4,7 +4,7 @@ and rolled back, through chats and storms of preemptions, for full attention and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from cluster import Cluster
 from environment.checkout import MODEL
 
 from .gate.engine import Engine, transfer
-from .gate.models import BLOCK_SIZE, Tiny
+from .gate.models import ARGS, BLOCK_SIZE, Tiny
 from .gate.prompts import English, RandomIds, Source
 from .gate.script import Replay, Scale, failures, record
 from .gate.served import EngineSpec
@@ -24,9 +24,6 @@ from .gate.stored import names, quiet
 pytestmark = pytest.mark.timeout(600)
 
 SMALL = Scale(lengths=(1, 5, 31, 32, 33, 64, 65, 200, 400), answer=24, storm=16, storm_length=60, storm_answer=100)
-ALONE = replace(SMALL, together=False)
-"""For MLA: vLLM 0.32's reference kernels for a CPU answer a batch differently from its parts, with or without a connector."""
-
 TALK = Scale(lengths=(5, 32, 33, 65, 130), answer=12, storm=8, storm_length=40, storm_answer=40)
 
 
@@ -45,8 +42,8 @@ class Subject:
 SUBJECTS = (
     Subject("smollm2", None, TALK, 20, args={"max_model_len": 512, "kv_cache_memory_bytes": 1 << 30}),
     Subject("llama tp2", Tiny.LLAMA, SMALL, 40, tp=2, args={"enable_prefix_caching": False, "max_num_batched_tokens": 80}),
-    Subject("mla", Tiny.MLA, ALONE, 70),
-    Subject("mla tp2", Tiny.MLA, ALONE, 70, tp=2),
+    Subject("mla", Tiny.MLA, SMALL, 70),
+    Subject("mla tp2", Tiny.MLA, SMALL, 70, tp=2),
 )
 
 
@@ -72,6 +69,8 @@ def test_the_gate(subject: Subject, models: dict[Tiny, Path], cluster: Cluster, 
     block_size = 32 if subject.model is None else BLOCK_SIZE[subject.model]
     source: Source = English(model) if subject.model is None else RandomIds()
     args = {"block_size": block_size, "tensor_parallel_size": subject.tp, **subject.args}
+    if subject.model is not None:
+        args |= ARGS[subject.model]
 
     def engine(name: str, connected: bool = True, **more: Any) -> Engine:
         spec = EngineSpec(model, {**args, **more}, transfer(cluster, "a") if connected else None)
@@ -80,18 +79,18 @@ def test_the_gate(subject: Subject, models: dict[Tiny, Path], cluster: Cluster, 
     with engine("alone", connected=False) as alone:
         phases = record(alone, source, subject.scale)
     with engine("cold") as cold:
-        replay = Replay(cold, cluster, "a", source, subject.scale, block_size, subject.tp)
+        replay = Replay(cold, cluster, "a", source, block_size, subject.tp)
         assert replay.run(phases["first"]) == 0
         assert replay.run(phases["first"]) > 0  # the same process, warm: its own cache was emptied
     with engine("new") as new:
-        replay = Replay(new, cluster, "a", source, subject.scale, block_size, subject.tp)
+        replay = Replay(new, cluster, "a", source, block_size, subject.tp)
         for name in ("first", "extended", "rolled back"):
             assert replay.run(phases[name]) > 0, name
         loaded = [replay.run(phases[f"chat {turn}"]) for turn in (1, 2, 3)]
         # Pages that decoding filled are among them: the second prompt begins with the first and its answer.
         assert 0 == loaded[0] < loaded[1] < loaded[2]
-    with engine("storm", num_gpu_blocks_override=subject.storm, enable_prefix_caching=True) as narrow:
-        grown = Replay(narrow, cluster, "a", source, subject.scale, block_size, subject.tp).storm(phases["storm"])
+    with engine("storm", num_gpu_blocks_override=subject.storm) as narrow:
+        grown = Replay(narrow, cluster, "a", source, block_size, subject.tp).storm(phases["storm"])
         assert grown["vllm:num_preemptions_total"] > 0
         assert grown["pegaflow_loads_total{done}"] > 0
 
@@ -102,11 +101,9 @@ def test_an_answer_depends_on_its_first_page(models: dict[Tiny, Path], folder: P
     prompts = [source.words(f"dependence {i}", 300) for i in range(8)]
     changed = [[*prompt[:3], prompt[3] % 1000 + 5, *prompt[4:]] for prompt in prompts]
     for kind, path in models.items():
-        spec = EngineSpec(path, {"block_size": BLOCK_SIZE[kind], "enable_prefix_caching": False})
+        spec = EngineSpec(path, {"block_size": BLOCK_SIZE[kind], "enable_prefix_caching": False, **ARGS[kind]})
         with Engine(spec, folder / f"{kind} dependence.log") as engine:
-            answers, others = (
-                [answer.ids for answer in engine.generate(asked, 16, together=False)] for asked in (prompts, changed)
-            )
+            answers, others = ([answer.ids for answer in engine.generate(asked, 16)] for asked in (prompts, changed))
         assert all(answer != other for answer, other in zip(answers, others, strict=True)), kind
 
 

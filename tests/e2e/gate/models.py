@@ -19,6 +19,14 @@ class Tiny(StrEnum):
 BLOCK_SIZE = {Tiny.LLAMA: 32, Tiny.MLA: 16}
 """MLA on a CPU has no other."""
 
+ARGS: dict[Tiny, dict[str, Any]] = {
+    Tiny.LLAMA: {},
+    # vLLM 0.32's own rotary kernel for a CPU turns the wrong numbers where the rotated part is a slice of each head, as with MLA:
+    # without any connector a batch is answered otherwise than its parts, and decoding otherwise than prefill (14 prompts of 20).
+    Tiny.MLA: {"compilation_config": {"custom_ops": ["none"]}},
+}
+"""What vLLM has to be told so that it computes these models right."""
+
 
 def make(kind: Tiny, folder: Path) -> None:
     """Writes config and weights. Runs in a process forked from the preloaded one: torch and transformers are there."""

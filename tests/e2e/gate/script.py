@@ -35,18 +35,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is asked: lengths of the first prompts; number, length and answer of the storm's.
-
-    `together`: whether the prompts of a phase are asked at once. The storm's always are; where `together` is false its answers
-    are not compared.
-    """
+    """How much is asked: lengths of the first prompts; number, length and answer of the storm's."""
 
     lengths: tuple[int, ...]
     answer: int
     storm: int
     storm_length: int
     storm_answer: int
-    together: bool = True
 
 
 def record(engine: Engine, source: Source, scale: Scale) -> dict[str, Phase]:
@@ -54,7 +49,7 @@ def record(engine: Engine, source: Source, scale: Scale) -> dict[str, Phase]:
     phases: dict[str, Phase] = {}
 
     def ask(name: str, prompts: list[list[int]], max_tokens: int = scale.answer) -> Phase:
-        answers = engine.generate(prompts, max_tokens, scale.together)
+        answers = engine.generate(prompts, max_tokens)
         phases[name] = Phase(name, prompts, [answer.ids for answer in answers])
         return phases[name]
 
@@ -84,12 +79,10 @@ class Replay:
     """One engine that repeats phases. After each: the same ids, loads that are exactly the pages that the tier had, nothing
     that failed, nothing left over in engine and tier."""
 
-    def __init__(
-        self, engine: Engine, cluster: Cluster, node: str, source: Source, scale: Scale, block_size: int, ranks: int
-    ) -> None:
+    def __init__(self, engine: Engine, cluster: Cluster, node: str, source: Source, block_size: int, ranks: int) -> None:
         self.engine = engine
         self._cluster, self._node, self._source, self._ranks = cluster, node, source, ranks
-        self._block_size, self._scale = block_size, scale
+        self._block_size = block_size
         self.keys = engine.keys(block_size)
 
     def run(self, phase: Phase) -> int:
@@ -99,7 +92,7 @@ class Replay:
         quiet(self._cluster, self._node)
         there = names(self._cluster, self._node, self.keys)
         prefixes = [self._prefix(prompt, there) for prompt in phase.prompts]
-        skipped, grown = self._ask(phase, before, self._scale.together, compared=True)
+        skipped, grown = self._ask(phase, before)
         cached = [min(pages * self._block_size, len(prompt) - 1) for pages, prompt in zip(prefixes, phase.prompts, strict=True)]
         assert skipped == cached, phase.name
         assert grown.get(LOADED, 0) == self._ranks * sum(prefixes), (phase.name, grown)
@@ -110,17 +103,16 @@ class Replay:
 
     def storm(self, phase: Phase) -> dict[str, float]:
         """More at once than the KV cache holds. Returns the growth of the counters."""
-        _, grown = self._ask(phase, self.engine.idle(), True, compared=self._scale.together)
+        _, grown = self._ask(phase, self.engine.idle())
         return grown
 
-    def _ask(self, phase: Phase, before: dict[str, float], together: bool, compared: bool) -> tuple[list[int], dict[str, float]]:
-        answers = self.engine.generate(phase.prompts, len(phase.ids[0]), together)
+    def _ask(self, phase: Phase, before: dict[str, float]) -> tuple[list[int], dict[str, float]]:
+        answers = self.engine.generate(phase.prompts, len(phase.ids[0]))
         after = self.engine.idle()
         grown = {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
         ids = [answer.ids for answer in answers]
-        if compared:
-            assert list(map(self._source.text, ids)) == list(map(self._source.text, phase.ids)), phase.name
-            assert ids == phase.ids, phase.name
+        assert list(map(self._source.text, ids)) == list(map(self._source.text, phase.ids)), phase.name
+        assert ids == phase.ids, phase.name
         assert not list(failures(grown)), (phase.name, grown)
         quiet(self._cluster, self._node)
         return [answer.cached for answer in answers], grown
