@@ -27,6 +27,7 @@ CREDIT = 4
 CHUNK_S = 1.0
 JITTER_S = 0.5
 REMEMBERED_EPOCHS = 16
+SYNCS_AT_ONCE = 4
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 
@@ -128,6 +129,38 @@ class _Attempt:
     head: int = 0
 
 
+class SyncGate:
+    """At most `places` snapshots at once over all clones that share it; who finds no place waits, first come, first served.
+
+    A restarted subscriber hears of all tiers in the same moment: chunks of all of them together would keep its loop from
+    everything else for seconds, and would be late.
+    """
+
+    def __init__(self, places: int = SYNCS_AT_ONCE) -> None:
+        self._places = places
+        self._inside: set[Clone] = set()
+        self._waiting: dict[Clone, None] = {}
+
+    def take(self, clone: Clone) -> bool:
+        """Whether it may begin now; if not, it is in line from now on."""
+        ahead = next(iter(self._waiting), clone)
+        if len(self._inside) >= self._places or ahead is not clone:
+            self._waiting[clone] = None
+            return False
+        self._waiting.pop(clone, None)
+        self._inside.add(clone)
+        return True
+
+    def give(self, clone: Clone) -> None:
+        """It has ended, or does not want to begin any more."""
+        self._inside.discard(clone)
+        self._waiting.pop(clone, None)
+
+    def next(self) -> Clone | None:
+        """Whose turn it is; its `tick` begins."""
+        return next(iter(self._waiting), None) if len(self._inside) < self._places else None
+
+
 class Clone:
     """One tier's catalogue. `left` are the epochs left behind; the caller may keep it longer than this object.
 
@@ -142,6 +175,7 @@ class Clone:
         sync_ids: Iterator[int],
         generations: Callable[[], Generation],
         left: deque[int] | None = None,
+        gate: SyncGate | None = None,
     ) -> None:
         self.clone_epoch = clone_epoch
         self.epoch = 0
@@ -149,6 +183,7 @@ class Clone:
         self.seen = 0
         self.left: deque[int] = deque(maxlen=REMEMBERED_EPOCHS) if left is None else left
         self._sync_ids = sync_ids
+        self._gate = gate or SyncGate()
         self._generations = generations
         self._live: Generation | None = None
         self._buffer: dict[bytes, tuple[int, int]] = {}
@@ -228,6 +263,7 @@ class Clone:
         if self._attempt is not None:
             self._attempt.generation.void()
             self._attempt = None
+        self._gate.give(self)
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -295,7 +331,7 @@ class Clone:
         self._start_if_due(now, out)
 
     def _start_if_due(self, now: float, out: list[Effect]) -> None:
-        if self._start_at is not None and now >= self._start_at:
+        if self._start_at is not None and now >= self._start_at and self._gate.take(self):
             self._start_at = None
             # The tier's walk begins after all that was seen up to now: it need not be remembered, or a snapshot that never ends
             # and a storm of deltas would fill the memory.
@@ -348,6 +384,7 @@ class Clone:
         if self._live is not None:
             self._live.void()
         self._live, self._attempt = attempt.generation, None
+        self._gate.give(self)
         self._failures = 0
         self.seen = max(self.seen, attempt.head)
         out.append(Swapped(not self.whole))

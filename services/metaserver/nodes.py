@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
-from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect, Generation
+from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect, Generation, SyncGate
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import Hello
 
@@ -84,6 +84,7 @@ class Nodes:
     def __init__(self, epoch: int, sync_ids: Iterator[int], generations: Callable[[str], Generation]) -> None:
         self._epoch, self._sync_ids, self._generations = epoch, sync_ids, generations
         self._numbers = itertools.count(1)
+        self.gate = SyncGate()
         self.by_name: dict[str, Node] = {}
         self._left: dict[str, deque[int]] = {}
         self._silenced: dict[str, int] = {}  # lives that ended in silence and may come back
@@ -111,7 +112,7 @@ class Nodes:
             silenced = self._silenced.pop(name, 0)
             if silenced not in (0, hello.epoch):
                 left.append(silenced)
-            clone = Clone(self._epoch, self._sync_ids, lambda: self._generations(name), left)
+            clone = Clone(self._epoch, self._sync_ids, lambda: self._generations(name), left, self.gate)
             node = self.by_name[name] = Node(hello, next(self._numbers), clone, now)
             return node, True, node.clone.meet(hello.epoch)
         moved = (node.requests, node.events) != (hello.requests, hello.events)
@@ -137,6 +138,11 @@ class Nodes:
         if not for_good:
             self._silenced[node.name] = node.epoch
         node.clone.leave(for_good=for_good)
+
+    def next_to_sync(self) -> Node | None:
+        """Whose snapshot has waited for a place that is free now."""
+        clone = self.gate.next()
+        return next((node for node in self.by_name.values() if node.clone is clone), None) if clone is not None else None
 
     def silent(self, now: float) -> list[Node]:
         """Nodes without a sign of life for DEAD_S."""

@@ -85,6 +85,8 @@ class MetaserverState:
                 self.index.work()
             case _:
                 self._stored(event, now)
+        while (node := self.nodes.next_to_sync()) is not None:
+            self._carry(node, node.clone.tick(now, self._jitter()), now)
         out, self._out = self._out, []
         return out
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mapped_generation import MappedGeneration, live_entries
-from pegaflow.common.bus.clone import entry_state
+from pegaflow.common.bus.clone import SyncGate, entry_state
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome
@@ -24,6 +24,7 @@ from pegaflow.common.wire.messages.catalogue import (
     Hello,
     Locate,
     Located,
+    Sync,
     SyncChunk,
 )
 from pegaflow.services.metaserver.commands import AskChunk, Connect, Disconnect, Reply
@@ -41,6 +42,18 @@ class Tier:
     def __init__(self, epoch: int) -> None:
         self.epoch, self.seq = epoch, 0
         self.entries: dict[bytes, int] = {}
+        self.walks: dict[int, tuple[int, list[tuple[bytes, int]]]] = {}
+
+    def answer(self, sync: Sync) -> SyncChunk | None:
+        """Snapshots come in two chunks, so that one may be half here."""
+        if sync.chunk == 0:
+            self.walks[sync.sync_id] = (self.seq, list(self.entries.items()))
+        if sync.sync_id not in self.walks:
+            return None
+        head, rows = self.walks[sync.sync_id]
+        mine = dict(rows[sync.chunk :: 2])
+        columns = (list(mine), bytes(mine.values()), bytes(len(mine)), u32s([8] * len(mine)))
+        return SyncChunk(sync.clone_epoch, sync.sync_id, sync.chunk, 2, head, *columns)
 
 
 class Mirrored(MappedGeneration):
@@ -81,6 +94,7 @@ class Cluster(RuleBasedStateMachine):
         self.state = MetaserverState(1, lambda: 0.1)
         self.state.index = Index(1, 4)  # so small that it grows and that a sweep takes many steps
         self.state.nodes._generations = self.mirrored
+        self.state.nodes.gate = SyncGate(1)
         self.now = 0.0
         self.tiers = {name: Tier(10 + i) for i, name in enumerate("abc")}
         self.lives = 20
@@ -161,10 +175,7 @@ class Cluster(RuleBasedStateMachine):
         tier = self.tiers[ask.node]
         answer: Any = RemoteError(ErrorCode.UNREACHABLE, "lost")
         if works and ask.epoch == tier.epoch:
-            keys, states = list(tier.entries), bytes(tier.entries.values())
-            sync = ask.sync
-            columns = (keys, states, bytes(len(keys)), u32s([8] * len(keys)))
-            answer = SyncChunk(sync.clone_epoch, sync.sync_id, 0, 1, tier.seq, *columns)
+            answer = tier.answer(ask.sync) or answer
         self.feed(ChunkAnswer(ask.node, ask.sync.sync_id, answer))
 
     @rule(seconds=st.sampled_from([0.1, 0.3, 0.9]))

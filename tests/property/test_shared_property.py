@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from pegaflow.common.bus.clone import entry_state
+from pegaflow.common.bus.clone import SyncGate, entry_state
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
@@ -51,6 +51,7 @@ class Replica:
     def __init__(self, number: int, epoch: int) -> None:
         self.number, self.epoch = number, epoch
         self.state = SharedState(epoch, lambda: 0.1)
+        self.state.nodes.gate = SyncGate(1)
         self.writes: deque[Any] = deque()
         self.looks: deque[commands.Look] = deque()
         self.told: deque[events.Changed | str] = deque()

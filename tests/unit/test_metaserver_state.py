@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pegaflow.common.bus.clone import SYNCS_AT_ONCE
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome
@@ -448,6 +449,29 @@ def test_a_failed_chunk_is_asked_for_again() -> None:
     [again] = [c for c in script.feed(Tick(), 0.5) if isinstance(c, AskChunk)]
     assert again.sync.sync_id != ask.sync.sync_id and again.sync.chunk == 0
     assert script.state.counts["sync_refused"] == 1
+
+
+def test_snapshots_of_many_tiers_are_taken_few_at_a_time() -> None:
+    script = Script()
+    asked: list[AskChunk] = []
+    names = [f"n{n}" for n in range(10)]
+    for n, name in enumerate(names):
+        script.hello(name, n + 1)
+        asked += [c for c in script.feed(Heard(name, n + 1, 0, Welcome())) if isinstance(c, AskChunk)]
+    assert [ask.node for ask in asked] == names[:SYNCS_AT_ONCE]
+    script.feed(Asked("b", Bye(names[SYNCS_AT_ONCE + 1], SYNCS_AT_ONCE + 2)))  # it leaves while it waits
+    out = script.feed(Asked("b", Bye(asked.pop(0).node, 1)))  # it leaves while it is asked
+    asked += [c for c in out if isinstance(c, AskChunk)]
+    up: list[str] = []
+    while asked:
+        ask = asked.pop(0)
+        sync = ask.sync
+        chunk = SyncChunk(sync.clone_epoch, sync.sync_id, 0, 1, 0, [], b"", b"", u32s())
+        out = script.feed(ChunkAnswer(ask.node, sync.sync_id, chunk))
+        asked += [c for c in out if isinstance(c, AskChunk)]
+        up += [message.node for message in published(out)]
+        assert len(asked) <= SYNCS_AT_ONCE
+    assert up == [name for n, name in enumerate(names) if n not in (0, SYNCS_AT_ONCE + 1)]
 
 
 def test_too_many_waiters_are_told_so() -> None:
