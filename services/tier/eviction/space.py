@@ -80,7 +80,7 @@ class Space:
 
     def _within_quota(self, space: Namespace, need: int) -> bool:
         """A namespace at its quota evicts its own pages, or gets nothing."""
-        quota = self.shares.quota(space)
+        quota = space.quota
         while space.used + need > quota:
             page = self._room.oldest(space) if need <= quota else None
             if page is None:
@@ -315,7 +315,7 @@ class Space:
                 space.name.hex(): {
                     "pages": space.pages,
                     "used_bytes": space.used * GRANULE,
-                    "quota_bytes": self.shares.quota(space) * GRANULE,
+                    "quota_bytes": space.quota * GRANULE,
                     "share_bytes": self.shares.share(space) * GRANULE,
                     "kept_bytes": space.kept * GRANULE,
                     "evicted": space.evicted,
