@@ -1,6 +1,6 @@
 """The pool's space against a model that is asked anew each time, by brute force: what may go, whose it is, what could be had.
 
-Four namespaces with three page sizes share a small pool with a short last slab. Pages come in chains; leases, holds and keeps
+Five namespaces with three page sizes share a small pool with a short last slab. Pages come in chains; leases, holds and keeps
 hold them; engines come and go; a quota binds one namespace. After every reservation:
 
     refused   only if nothing that may be taken would make room
@@ -23,10 +23,11 @@ from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.slots import Slab
 
-NAMES = [bytes((letter,)) * 16 for letter in b"abcd"]
-SIZES = dict(zip(NAMES, (1, 3, 7, 1), strict=True))
-POOL = 133  # eight slabs of 16 granules, and one of 5
-QUOTA = 40
+NAMES = [bytes((letter,)) * 16 for letter in b"abcde"]
+SIZES = dict(zip(NAMES, (1, 3, 7, 1, 3), strict=True))
+SLAB = 8
+POOL = 69  # eight slabs, and one of 5 granules
+QUOTA = 14
 SUM = [b"s" * 16]
 
 
@@ -58,6 +59,7 @@ class World(RuleBasedStateMachine):
     @initialize(active=st.sets(st.sampled_from(NAMES), min_size=1))
     def begin(self, active: set[bytes]) -> None:
         self.pages.allocator.grow(POOL)
+        assert self.pages.allocator.slab == SLAB
         self.space.shares.active = frozenset(active)
 
     # --- the model ---------------------------------------------------------------------------------------------------
@@ -105,14 +107,14 @@ class World(RuleBasedStateMachine):
         if any(slab.size == size and slab.free for slab in self.slabs()):
             return "a free slot"
         opened = {slab.first for slab in self.slabs()}
-        if any(min(16, POOL - first) >= size for first in range(0, POOL, 16) if first not in opened):
+        if any(min(SLAB, POOL - first) >= size for first in range(0, POOL, SLAB) if first not in opened):
             return "an empty slab"
         theirs = {other for other in NAMES if other == name or above[other] > 0}
         if any(page.key[:16] in theirs and SIZES[page.key[:16]] == size for page in may_go):
             return "a page of the same size"
         for slab in self.slabs():
-            holders = [page for page in self.all() if any(slab.first <= slot < slab.first + 16 for slot in page.slots)]
-            if slab.size == size or min(16, POOL - slab.first) < size or not all(page in may_go for page in holders):
+            holders = [page for page in self.all() if any(slab.first <= slot < slab.first + SLAB for slot in page.slots)]
+            if slab.size == size or min(SLAB, POOL - slab.first) < size or not all(page in may_go for page in holders):
                 continue
             if all(page.key[:16] in theirs for page in holders):
                 return "a slab"
