@@ -39,6 +39,7 @@ class _Waiting:
     agent: Agent
     until: float
     below: list[bytes]
+    unread: list[bytes]
 
 
 class Pins:
@@ -64,7 +65,7 @@ class Pins:
         self._verifier.first_use(doubtful)
         index, has = self._pages.index, self._disk.has
         below = [key for key in message.keys if key not in index and has(key)]
-        one = _Waiting(asker, message, agent, now + VERIFY_S, below)
+        one = _Waiting(asker, message, agent, now + VERIFY_S, below, below)
         if doubtful or self._reading(one, now):
             self.waiting.append(one)
         else:
@@ -82,12 +83,15 @@ class Pins:
         return not all(page.verified for page in self._there(one.message)) or self._reading(one, now)
 
     def _reading(self, one: _Waiting, now: float) -> bool:
-        """Some of its pages are on their way from disk; begins to read what is not yet."""
+        """Some of its pages are on their way from disk; begins to read what was not yet, each page once."""
         index = self._pages.index
-        missing = [key for key in one.below if key not in index and self._disk.has(key)]
+        missing = [key for key in one.unread if key not in index and self._disk.has(key)]
         if missing:
-            self._disk.read(missing, now)
-        return any((page := index.get(key)) is not None and page.state is PageState.FETCHING for key in one.below)
+            rest = missing[len(self._disk.read(missing, now)) :]
+            one.unread = rest if rest and self._disk.full(rest[0]) else []  # else there is no space in memory
+        return bool(one.unread) or any(
+            (page := index.get(key)) is not None and page.state is PageState.FETCHING for key in one.below
+        )
 
     def _there(self, message: Pin) -> list[Page]:
         pages = map(self._pages.index.get, message.keys)

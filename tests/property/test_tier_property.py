@@ -27,7 +27,8 @@ from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.common.wire.version import PROTOCOL
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.page import PageState
-from pegaflow.services.tier.state import Agent, Place, TierState
+from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.state import Place, TierState
 
 FINGERPRINT = b"f" * 16
 PAGE = 2 * GRANULE
@@ -73,7 +74,7 @@ class World(RuleBasedStateMachine):
         self.leases: dict[int, tuple[str, Hits, list[bytes]]] = {}
         self.asks = itertools.count(1)
         self.sent = 0
-        self.catalogue: dict[bytes, tuple[int, int]] = {}
+        self.catalogue: dict[bytes, tuple[int, int, int]] = {}
         self.deltas = 0
 
     # --- the world ---------------------------------------------------------------------------------------------------
@@ -128,13 +129,13 @@ class World(RuleBasedStateMachine):
     def heard(self, topic: bytes, message: Any) -> None:
         if isinstance(message, Delta):
             self.deltas += 1
-            for key, state, size in zip(message.keys, message.states, message.sizes, strict=True):
-                if state == GONE:
+            for key, *entry in zip(message.keys, message.states, message.levels, message.sizes, strict=True):
+                if entry[0] == GONE:
                     self.catalogue.pop(key, None)
                 else:
-                    self.catalogue[key] = (state, size)
+                    self.catalogue[key] = (entry[0], entry[1], entry[2])
         elif isinstance(message, CatalogueBeat):
-            total = sum(entry_digest(key, state, 0, size) for key, (state, size) in self.catalogue.items()) % (1 << 128)
+            total = sum(entry_digest(key, *entry) for key, entry in self.catalogue.items()) % (1 << 128)
             assert message.digest == total.to_bytes(16, "little"), "the catalogue heard something else"
         elif isinstance(message, Grant):
             engine = next(name for name, attached in self.sessions.items() if attached.topic == topic)

@@ -161,6 +161,10 @@ class DiskLevel:
         """Can this key be read from here? Its bytes are verified then."""
         return key in self.index.records and not self._stuck
 
+    def full(self, key: bytes) -> bool:
+        """Is so much being read that this key has to wait?"""
+        return bool(self.reading_bytes) and self.reading_bytes + self.index.records[key].size > self._queue
+
     def waits(self, key: bytes) -> bool:
         """The key will be read when there is room among the reads; who waits for it is woken."""
         if not self.reading:
@@ -178,7 +182,7 @@ class DiskLevel:
         grant = next(self._pages.grants)
         for order, key in enumerate(keys):
             record = self.index.records[key]
-            if self._stuck or (self.reading_bytes and self.reading_bytes + record.size > self._queue):
+            if self._stuck or self.full(key):
                 break
             page = self._pages.reserve(key, PageState.FETCHING, record.lengths, parent=before)
             if page is None:
