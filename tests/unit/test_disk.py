@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import mmap
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,12 @@ from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.index import DiskIndex, segment_bytes
 from pegaflow.services.tier.disk.level import PAUSE_S, READ_DEADLINE_S, DiskOptions
 from pegaflow.services.tier.disk.record import ALIGN, Record, decode_log, encode, encode_header
+from pegaflow.services.tier.disk.threads import DiskThreads
 from pegaflow.services.tier.eviction.shares import SpaceOptions
+from pegaflow.services.tier.exposition import TierCollector
 from pegaflow.services.tier.pins import VERIFY_S, Agent
 from pegaflow.services.tier.state import Place, TierState
+from prometheus_client import CollectorRegistry
 from test_tier_state import EPOCH, Script, checksum, key
 
 CAPACITY = 64 * GRANULE
@@ -184,6 +189,19 @@ def test_a_failed_write_costs_its_pages_only_and_is_not_repeated_at_once() -> No
     assert script.quiet()
 
 
+def test_a_disk_that_fails_for_long_costs_no_older_page_its_room() -> None:
+    script = DiskScript(capacity=32 * GRANULE)
+    script.fill(range(24))
+    before, taken = script.on_disk(), script.tier.disk.index.taken
+    for number in range(24, 60):
+        script.save([number], request=f"r{number}")
+        script.settle("io_error")
+        script.tick(PAUSE_S)
+    index = script.tier.disk.index
+    assert script.on_disk() == before and index.taken <= taken + index.segment
+    assert script.tier.counts["disk_evicted"] == 0 and script.tier.counts["disk_failed_io_error"] > 5
+
+
 def test_the_disk_drops_its_oldest_segment_and_says_so() -> None:
     script = DiskScript(capacity=16 * GRANULE)
     script.fill(range(60))
@@ -292,6 +310,40 @@ def test_a_prefix_longer_than_memory_is_cut_to_what_fits() -> None:
     assert answer.full == 16 and answer.reason == ErrorCode.NO_SPACE
     script.release(answer)
     assert script.quiet()
+
+
+def test_two_lookups_that_want_more_than_memory_holds_do_not_take_pages_from_each_other_for_ever() -> None:
+    script = DiskScript(queue=3 * GRANULE)
+    script.fill(range(50))
+    there = sorted(script.on_disk())
+    first, second = there[:12], there[12:24]
+    script.lookup(first)
+    script.lookup(second)
+    out: list[commands.Command] = []
+    for _ in range(60):
+        if script.pending:
+            read = script.pending.pop()  # not in their order
+            out += script.feed(events.DiskReadEnded(read.job, [one.checksums for one in read.records]))
+    found = answers(out, Hits)
+    assert not script.pending and len(found) == 2, "both have an answer, and time has not passed"
+    assert sum(answer.full for answer in found) > 12
+    for answer in found:
+        script.release(answer)
+    assert script.quiet()
+
+
+def test_a_pin_for_more_than_memory_holds_reads_each_page_once() -> None:
+    script = DiskScript()
+    script.fill(range(50))
+    there = sorted(script.on_disk())[:24]
+    assert script.ask(Pin("b", [key(n) for n in there], 1, 4000)) is None
+    reads, out = 0, []
+    while script.pending:
+        read = script.pending.pop(0)
+        reads += len(read.records)
+        out += script.feed(events.DiskReadEnded(read.job, [one.checksums for one in read.records]))
+    (answer,) = answers(out, Pinned)
+    assert reads == 16 == len(answer.positions)
 
 
 def test_who_does_not_wait_finds_it_the_next_time() -> None:
@@ -548,6 +600,73 @@ def test_one_tier_per_directory(disk: Disk) -> None:
     with pytest.raises(LocalError) as refused:
         DiskFiles(disk.folder / "lock", disk.memory)
     assert refused.value.code == "disk_refused"
+
+
+class _Slow(DiskFiles):
+    """Reads stand still until they may go on."""
+
+    def __init__(self, folder: Path, memory: memoryview) -> None:
+        self.begun, self.may = threading.Event(), threading.Event()
+        super().__init__(folder, memory)
+
+    def read(self, records: Any, slots: Any) -> Any:
+        self.begun.set()
+        self.may.wait()
+        return super().read(records, slots)
+
+
+def test_a_read_that_has_not_begun_can_be_given_up_and_reads_go_before_writes(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "disk")
+    disk.files.close()
+
+    async def run() -> None:
+        files = disk.files = _Slow(tmp_path / "disk", disk.memory)
+        heard: list[tuple[str, int, Any]] = []
+        enough = asyncio.Event()
+
+        def hear(kind: str, job: int, found: Any) -> None:
+            heard.append((kind, job, found))
+            if len(heard) == 5:
+                enough.set()
+
+        threads = DiskThreads(files, asyncio.get_running_loop(), 1, lambda *a: hear("written", *a), lambda *a: hear("read", *a))
+        one, two = disk.put(0, 0), disk.put(1, 1)
+        threads.write(commands.DiskWrite(1, [one, two], [[0], [1]], SEGMENT))
+        while not heard:
+            await asyncio.sleep(0.001)
+        threads.read(commands.DiskRead(2, [one], [[10]]))
+        await asyncio.to_thread(files.begun.wait)
+        threads.write(commands.DiskWrite(3, [disk.put(2, 2)], [[2]], SEGMENT))
+        threads.read(commands.DiskRead(4, [two], [[11]]))
+        threads.read(commands.DiskRead(5, [one], [[12]]))
+        threads.give_up(2)  # it has begun: its slots are not free before it ends
+        threads.give_up(5)
+        assert len(heard) == 1, "never from inside a call"
+        files.may.set()
+        await enough.wait()
+        assert heard[0] == ("written", 1, "") and ("read", 5, None) in heard
+        rest = [one for one in heard[1:] if one[1] != 5]
+        assert rest == [("read", 2, [list(one.checksums)]), ("read", 4, [list(two.checksums)]), ("written", 3, "")]
+        threads.write(commands.DiskWrite(6, [disk.put(3, 3, segment=2)], [[3]], SEGMENT))
+        threads.close()
+
+    asyncio.run(run())
+    disk.memory.release()
+    disk.mapping.close()
+
+
+def test_the_metrics_of_the_disk() -> None:
+    script = DiskScript()
+    script.fill(range(20))
+    script.lookup(sorted(script.on_disk())[:1])
+    read = script.pending.pop()
+    script.feed(events.DiskReadEnded(read.job, ["io_error"]))
+    registry = CollectorRegistry()
+    registry.register(TierCollector(script.tier))
+    assert registry.get_sample_value("pegaflow_tier_disk_failures_total", {"code": "io_error"}) == 1
+    assert registry.get_sample_value("pegaflow_tier_disk_pages") == len(script.on_disk())
+    assert registry.get_sample_value("pegaflow_tier_disk_pages_written_total") == len(script.on_disk()) + 1
+    assert registry.get_sample_value("pegaflow_tier_disk_capacity_bytes") == CAPACITY
 
 
 @pytest.mark.parametrize(
