@@ -232,7 +232,7 @@ class Lookups:
         if any(key in self._pages.index for key in candidates):
             return True
         if below and not started:
-            if any(key not in lookup.reading and self.disk.waits(key) for key in below):
+            if any(self.disk.waits(key) for key in below):
                 return True
             lookup.failure = ErrorCode.NO_SPACE
             return False
@@ -260,16 +260,12 @@ class Lookups:
         return lookup.expected or any(key in index or has(key) or lookup.owners.get(key) for key in candidates)
 
     def _read(self, lookup: OpenLookup, below: Sequence[bytes], now: float) -> bool:
-        """Reads what is on disk, up to the first key that is neither there nor in memory. False: no room even for the first.
-
-        A page that was read and went again before its turn is not read a second time: two lookups that together want more than
-        memory holds would take it from each other.
-        """
+        """Reads what is on disk, up to the first key that is neither there nor in memory. False: no room even for the first."""
         keys: list[bytes] = []
         for key in self._rest(lookup) if len(lookup.got) < len(lookup.keys) else below:
             if key in self._pages.index:
                 continue
-            if key in lookup.reading or not self.disk.has(key):
+            if not self.disk.has(key):
                 break
             keys.append(key)
         started = self.disk.read(keys, now, lookup.got[-1] if lookup.got else None)
