@@ -88,15 +88,14 @@ class DiskFiles:
     def load(self, number: int) -> tuple[int, list[Record], int] | None:
         """Bytes and records of a segment of an earlier life, and bytes of its log that are torn. None: no use, and removed."""
         try:
-            fd, log = self._plain(f"{number:016x}.pages", self._direct_flag), self._plain(f"{number:016x}.log", 0)
+            fd = self._fds[number] = self._plain(f"{number:016x}.pages", self._direct_flag)
+            log = self._logs[number] = self._plain(f"{number:016x}.log", 0)
+            data = bytearray()
+            while part := os.pread(log, 16 << 20, len(data)):
+                data += part
         except OSError:
             self.drop(number)
             return None
-        with self._lock:
-            self._fds[number], self._logs[number] = fd, log
-        data = bytearray()
-        while part := os.pread(log, 16 << 20, len(data)):
-            data += part
         decoded = decode_log(bytes(data), number, os.fstat(fd).st_size)
         if decoded is None or not decoded[0]:
             self.drop(number)
@@ -209,7 +208,7 @@ class DiskFiles:
             if fd >= 0:
                 os.close(fd)
         for kind in ("log", "pages"):  # a log without pages says nothing; pages without a log are removed at the next start
-            with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+            with suppress(OSError):  # not there, or not ours to remove
                 os.unlink(f"{number:016x}.{kind}", dir_fd=self._dir)
 
     def close(self) -> None:
