@@ -546,6 +546,31 @@ def test_pages_come_back_as_they_were_also_in_the_next_life(disk: Disk) -> None:
     assert [path.name for path in disk.folder.iterdir()] == ["lock"]
 
 
+@pytest.mark.parametrize("direct", [True, False])
+def test_parts_of_one_page_lie_together_whatever_the_file_system_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    if not direct:
+        monkeypatch.setattr(DiskFiles, "_takes_direct", lambda self: False)
+    disk = Disk(tmp_path)
+    lengths = (GRANULE + 1, 100, 3 * GRANULE)
+    disk.memory[:] = bytes(range(256)) * (len(disk.memory) // 256)
+    for slot in range(64):
+        disk.memory[slot * GRANULE] = slot
+    slots = [8, 3, 12]  # not in order, not side by side
+    sums = tuple(
+        xxhash.xxh3_128_digest(disk.memory[slot * GRANULE : slot * GRANULE + length])
+        for slot, length in zip(slots, lengths, strict=True)
+    )
+    records = [Record(key(i), 1, i * 9 * ALIGN * 4, lengths, 16, sums) for i in range(2)]
+    disk.files.write(records, [slots, slots], SEGMENT)
+    disk.memory[: 40 * GRANULE] = bytes(40 * GRANULE)
+    assert disk.files.read(records[1:], [[20, 30, 33]]) == [list(sums)]
+    assert disk.memory[20 * GRANULE] == 8 and disk.memory[33 * GRANULE] == 12
+    assert disk.restart().load(1) == (records[1].offset + records[1].extent, records, 0)
+    disk.close()
+
+
 def test_bits_and_lengths_of_a_damaged_file_are_seen(disk: Disk) -> None:
     records = [disk.put(i, i) for i in range(4)]
     disk.files.write(records, [[i] for i in range(4)], SEGMENT)
