@@ -31,16 +31,24 @@ class Rows:
     row: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, tails: list[StoredPage], full: StoredPage) -> Rows:
-        """From the pages of a prompt's first 1, 2, … rows, each in a block that was zero before, and the full block's page."""
-        whole = numbers(full)
-        row = np.full(whole.size, full.rows - 1)
-        for tail in reversed(tails):
-            some = numbers(tail)
-            row[(some != 0) & (np.abs(some - whole) <= TOLERANCE * np.abs(whole).max())] = tail.rows - 1
-        counts = np.bincount(row, minlength=full.rows)
-        assert (counts == whole.size // full.rows).all(), f"rows do not have the same size: {counts}"
+    def of(cls, probes: list[tuple[list[StoredPage], StoredPage]]) -> Rows:
+        """From probes: the pages of a prompt's first 1, 2, … rows, computed in this order, and the full block's page.
+
+        A block may hold rows of an earlier probe, and a number in them may be like the right one by accident; not in all probes.
+        """
+        row = np.max([_first_seen(tails, full) for tails, full in probes], axis=0)
+        rows = probes[0][1].rows
+        counts = np.bincount(row, minlength=rows)
+        assert (counts == row.size // rows).all(), f"rows do not have the same size: {counts}"
         return cls(row)
+
+
+def _first_seen(tails: list[StoredPage], full: StoredPage) -> npt.NDArray[np.int64]:
+    whole = numbers(full)
+    row = np.full(whole.size, full.rows - 1)
+    for tail in reversed(tails):
+        row[np.abs(numbers(tail) - whole) <= TOLERANCE * np.abs(whole).max()] = tail.rows - 1
+    return row
 
 
 @dataclass(slots=True)
