@@ -152,6 +152,20 @@ class CloneAgainstTier(RuleBasedStateMachine):
                 self.answer_arrives(0.1, 1, False)
             self.what_it_knows_was_true_at_its_seq()
 
+    @precondition(lambda self: self.events or self.asks)
+    @rule(changes=CHANGES, lost=RARELY)
+    def a_change_overtakes_a_snapshot(self, changes: dict[bytes, int], lost: bool) -> None:
+        """It is not in the chunk that is under way, and is heard (or not) before that chunk comes."""
+        while self.events:
+            self.event_arrives(0.1, 1)
+        if self.asks:
+            self.ask_arrives(1)
+        change = self.tier.change(changes)
+        if not lost:
+            self.hear(change, 0.1)
+        if self.answers:
+            self.answer_arrives(0.1, 1, False)
+
     @precondition(lambda self: self.events)
     @rule(jitter=JITTER, times=TIMES)
     def event_arrives(self, jitter: float, times: int) -> None:

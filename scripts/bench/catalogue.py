@@ -1,0 +1,298 @@
+"""How fast and how large the catalogue is, beside a real Redis and Mooncake's master on the same machine in the same minutes.
+
+    scripts/bench/catalogue [--quick] [--rounds 5] [--no-mooncake] [--json FILE]
+
+locate      1, 64, 512 and 1,000 known keys per request, from 1 and 8 clients, each a Python process that asks and waits:
+            pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns; medians over the rounds
+insert      and remove, 1, 64 and 1,000 keys per request: pegaflow by the deltas of 1 and 8 tiers until the metaserver shows the
+            last key, Redis by `MSET` and `DEL`. Not Mooncake: its keys come with bytes
+memory      resident bytes per key at 1 and 5 million keys, pegaflow and Redis
+farewell    the longest locate of 64 keys while a node with a million keys leaves
+
+All share this machine's cores, load generators too: with 8 clients they and the server take turns on two cores here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from catalogue_client import ROWS
+from catalogue_mooncake import MooncakeMaster
+from report import Goal, at_least, at_most, show
+
+HERE = Path(__file__).parent
+LOCATE_KEYS = (1, 64, 512, 1000)
+CHANGE_KEYS = (1, 64, 1000)
+CLIENTS = (1, 8)
+KNOWN = 25 * ROWS
+"""Keys that all catalogues hold while they are asked; Mooncake takes a second per 20,000."""
+
+
+class Helper:
+    """A child that answers one line of JSON per line of JSON."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("wb"), text=True)
+
+    def ready(self) -> Helper:
+        self._line("ready")
+        return self
+
+    def _line(self, word: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # libraries may print here too
+            first, _, rest = line.rstrip("\n").partition(" ")
+            if first == word:
+                return rest
+        said = self._log.read_text(errors="replace").splitlines()[-8:]
+        raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}: " + "\n".join(said))
+
+    def order(self, **what: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self._line("answer"))
+        return answer
+
+    def do(self, **what: Any) -> dict[str, Any]:
+        self.order(**what)
+        return self.answer()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Machine:
+    """Everything that was started, for the end. `folder` goes with it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pfc-"))
+        self._ends: list[Helper | subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for child in reversed(self._ends):
+            if isinstance(child, Helper):
+                child.end()
+            else:
+                child.kill()
+                child.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def spawn(self, command: list[str], log: str = "") -> subprocess.Popen[bytes]:
+        stream = (self.folder / log).open("wb") if log else subprocess.DEVNULL
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        self._ends.append(child)
+        return child
+
+    def helper(self, command: list[str]) -> Helper:
+        helper = Helper(command, self.folder / f"helper-{len(self._ends)}.log")
+        self._ends.append(helper)
+        return helper
+
+    def metaserver(self) -> tuple[int, str]:
+        """Its pid and where it takes requests."""
+        at = f"ipc://{self.folder}/m{random.randrange(1 << 30)}.sock"
+        flags = ["--requests", at, "--events", "tcp://127.0.0.1:*", "--control", "tcp://127.0.0.1:*", "--log-level", "error"]
+        return self.spawn([sys.executable, "-m", "pegaflow.services.metaserver", *flags]).pid, at
+
+    def redis(self) -> tuple[int, str]:
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
+        if program is None:
+            raise SystemExit("redis-server is missing: scripts/setup installs it where it may, else apt-get install redis-server")
+        at = f"{self.folder}/r{random.randrange(1 << 30)}.sock"
+        flags = ["--port", "0", "--unixsocket", at, "--save", "", "--appendonly", "no", "--dir", str(self.folder)]
+        pid = self.spawn([program, *flags]).pid
+        while not Path(at).exists():
+            time.sleep(0.01)
+        return pid, at
+
+    def client(self, kind: str, *at: str, python: str = sys.executable) -> Helper:
+        return self.helper([python, str(HERE / "catalogue_client.py"), kind, *at])
+
+    def tier(self, node: str, metaserver: str) -> Helper:
+        return self.helper([sys.executable, str(HERE / "catalogue_tier.py"), node, metaserver])
+
+
+def resident(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit(f"process {pid} is gone")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def together(helpers: list[Helper], **what: Any) -> list[dict[str, Any]]:
+    for seed, helper in enumerate(helpers):
+        helper.order(**what, seed=seed)
+    return [helper.answer() for helper in helpers]
+
+
+def locates(catalogues: dict[str, list[Helper]], rounds: int, seconds: float) -> tuple[list[dict[str, Any]], list[Goal]]:
+    rows, goals = [], []
+    for clients in CLIENTS:
+        for keys in LOCATE_KEYS:
+            rates: dict[str, list[float]] = {name: [] for name in catalogues}
+            p50: dict[str, list[float]] = {name: [] for name in catalogues}
+            for _ in range(rounds):
+                for name, helpers in catalogues.items():
+                    answers = together(helpers[:clients], do="locate", keys=keys, of=KNOWN, seconds=seconds)
+                    rates[name].append(sum(answer["requests"] / answer["busy_s"] for answer in answers))
+                    p50[name].append(statistics.median(answer["p50"] for answer in answers))
+            row: dict[str, Any] = {"locate keys": keys, "clients": clients}
+            for name in catalogues:
+                row[f"{name} p50 us"] = round(statistics.median(p50[name]))
+                row[f"{name} Mkeys/s"] = statistics.median(rates[name]) * keys / 1e6
+            rows.append(row)
+            if clients == 1 and keys in (64, 512):
+                goals.append(
+                    at_most(f"locate of {keys} keys, p50 us", statistics.median(p50["pegaflow"]), {64: 150, 512: 350}[keys])
+                )
+            if clients == 1 and keys == 512:
+                for name in catalogues.keys() - {"pegaflow"}:
+                    ratio = statistics.median(theirs / ours for theirs, ours in zip(p50[name], p50["pegaflow"], strict=True))
+                    goals.append(at_least(f"locate of 512 keys: {name}'s time / pegaflow's, round by round", ratio, 1.0))
+    return rows, goals
+
+
+def changes(tiers: list[Helper], redis: list[Helper], count: int, rounds: int) -> list[dict[str, Any]]:
+    rows = []
+    for clients in CLIENTS:
+        for keys in CHANGE_KEYS:
+            found: dict[str, list[float]] = {}
+            each = ROWS if keys == 1 else max(ROWS, count // clients // ROWS * ROWS)
+            for _ in range(rounds):
+                for what in ("put", "remove"):
+                    for name, helpers in (("pegaflow", tiers), ("redis", redis)):
+                        began = time.perf_counter()
+                        for number, helper in enumerate(helpers[:clients]):
+                            helper.order(do=what, keys=keys, count=each, **{"from": (1000 + 100 * number) * ROWS})
+                        for helper in helpers[:clients]:
+                            helper.answer()
+                        rate = each * clients / (time.perf_counter() - began) / 1e6
+                        found.setdefault(f"{name} {what} Mkeys/s", []).append(rate)
+            medians = {name: statistics.median(values) for name, values in found.items()}
+            rows.append({"change keys": keys, "clients": clients, **medians})
+    return rows
+
+
+def memory(sizes: list[int]) -> tuple[list[dict[str, Any]], list[Goal]]:
+    rows, goals = [], []
+    for million in sizes:
+        chunks = million * 1_000_000 // ROWS
+        with Machine() as machine:
+            pid, at = machine.metaserver()
+            tier = machine.tier("a", at).ready()
+            before = resident(pid)
+            took = tier.do(do="hold", chunks=chunks, first=0)["seconds"]
+            time.sleep(2.0)  # what it does in slices afterwards is over
+            bytes_per_key = (resident(pid) - before) / (chunks * ROWS)
+            row = {"million keys": million, "pegaflow bytes/key": bytes_per_key, "snapshot s": took}
+            pid, at = machine.redis()
+            client = machine.client("redis", at).ready()
+            before = resident(pid)
+            step = 64
+            for first in range(0, chunks, step):
+                client.do(do="put", keys=1000, count=min(step, chunks - first) * ROWS, **{"from": first * ROWS})
+            row["redis bytes/key"] = (resident(pid) - before) / (chunks * ROWS)
+            rows.append(row)
+            goals.append(at_most(f"bytes per key and owner at {million} million keys", bytes_per_key, 150))
+    return rows, goals
+
+
+def farewell(chunks: int) -> tuple[list[dict[str, Any]], list[Goal]]:
+    """A node with many keys leaves while another one's keys are asked for."""
+    with Machine() as machine:
+        _, at = machine.metaserver()
+        tiers = [machine.tier(node, at).ready() for node in "ab"]
+        tiers[0].do(do="hold", chunks=KNOWN // ROWS, first=0)
+        tiers[1].do(do="hold", chunks=chunks, first=2000)
+        client = machine.client("pegaflow", at).ready()
+        longest: dict[str, list[float]] = {"quiet": [], "leaving": []}
+        client.do(do="locate", keys=64, of=KNOWN, seconds=0.5, seed=0)
+        for when in longest:
+            client.order(do="longest", keys=64, of=KNOWN, seconds=2.0, seed=1)
+            if when == "leaving":
+                time.sleep(0.3)
+                tiers[1].do(do="bye")
+            longest[when] = client.answer()["longest_ms"]
+    quiet, leaving = longest["quiet"], longest["leaving"]
+    rows = [
+        {"locate of 64 keys, ms": when, "longest": times[-1], "2nd": times[-2], "3rd": times[-3]}
+        for when, times in longest.items()
+    ]
+    return rows, [at_most("longest locate while a million keys leave, ms above a quiet one", leaving[-1] - quiet[-1], 20.0)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="two short rounds, a million keys at most")
+    parser.add_argument("--no-mooncake", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rounds, seconds = (2, 0.2) if arguments.quick else (arguments.rounds, 0.5)
+    tables: list[list[dict[str, Any]]] = []
+    goals: list[Goal] = []
+    print("clients, load generators and servers share", os.cpu_count(), "cores", flush=True)
+    with Machine() as machine:
+        _, metaserver = machine.metaserver()
+        _, redis = machine.redis()
+        tiers = [machine.tier(f"t{n}", metaserver) for n in range(max(CLIENTS))]
+        catalogues = {
+            "pegaflow": [machine.client("pegaflow", metaserver) for _ in range(max(CLIENTS))],
+            "redis": [machine.client("redis", redis) for _ in range(max(CLIENTS))],
+        }
+        mooncake = None if arguments.no_mooncake else MooncakeMaster.start(machine.spawn, free_port)
+        if mooncake is not None:
+            # Only the first one brings memory for what is put.
+            catalogues["mooncake"] = [
+                machine.client("mooncake", mooncake.at, f"127.0.0.1:{free_port()}", "0" if n else "256", python=mooncake.python)
+                for n in range(max(CLIENTS))
+            ]
+        for helper in [*tiers, *(client for clients in catalogues.values() for client in clients)]:
+            helper.ready()
+        tiers[0].do(do="hold", chunks=KNOWN // ROWS, first=0)
+        for name in catalogues.keys() - {"pegaflow"}:
+            catalogues[name][0].do(do="put", keys=500, count=KNOWN, **{"from": 0})
+        rows, met = locates(catalogues, rounds, seconds)
+        tables.append(rows)
+        goals += met
+        tables.append(changes(tiers, catalogues["redis"], 10 * ROWS if arguments.quick else 40 * ROWS, rounds))
+    for rows, met in (farewell(1_000_000 // ROWS), memory([1] if arguments.quick else [1, 5])):
+        tables.append(rows)
+        goals += met
+    show(tables, goals, arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

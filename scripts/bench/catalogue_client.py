@@ -1,0 +1,171 @@
+"""One client of a catalogue, in a process of its own, told what to do by lines on stdin. Needs only what its own catalogue needs:
+Mooncake's runs in an environment without pegaflow.
+
+    catalogue_client.py pegaflow|redis|mooncake ENDPOINT…       ready ▶ stdout
+    stdin:  {"do": "locate", "keys": 64, "of": 100000, "seconds": 0.5}      ▶ {"requests": n, "micros": [p50 …]}
+            {"do": "longest", …}                                                 ▶ {"longest_ms": [… the longest last]}
+            {"do": "put", "keys": 64, "from": 0, "count": 6400}             ▶ {"seconds": s}; also "remove"
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+KEY_BYTES = 48
+ROWS = 4096
+
+
+def chunk(number: int) -> list[bytes]:
+    """Keys number × ROWS … of the catalogue, the same in every process, spread like hashes."""
+    data = random.Random(number).randbytes(32 * ROWS)
+    return [b"bench-fingerpri!" + data[i : i + 32] for i in range(0, len(data), 32)]
+
+
+def some(of: int, count: int, seed: int) -> Iterator[list[bytes]]:
+    """Endless: `count` keys of the first `of`, in runs as long as a prefix would be; the bytes are new objects each time."""
+    pool = [key for number in range(max(1, min(of // ROWS, 32))) for key in chunk(number)][:of]
+    spread = random.Random(seed)
+    while True:
+        first = spread.randrange(max(1, len(pool) - count))
+        yield [bytes(bytearray(key)) for key in pool[first : first + count]]
+
+
+class Catalogue(Protocol):
+    """`locate` returns how many of the keys are known."""
+
+    def locate(self, keys: list[bytes]) -> int: ...
+
+    def put(self, keys: list[bytes]) -> None: ...
+
+    def remove(self, keys: list[bytes]) -> None: ...
+
+
+class Pegaflow:
+    def __init__(self, endpoint: str) -> None:
+        from pegaflow.common.bus.sockets import SocketFactory
+        from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
+        from pegaflow.common.wire.messages.catalogue import Locate
+
+        self._sock = SocketFactory().dealer(endpoint)
+        self._number = 0
+
+        def ask(keys: list[bytes]) -> Any:
+            self._number += 1
+            self._sock.send_multipart(encode(Locate("bench", keys, 0, False), RequestHeader(self._number, 5000, 0)))
+            return open_envelope(self._sock.recv_multipart(), ReplyHeader).message()
+
+        self._ask = ask
+
+    def locate(self, keys: list[bytes]) -> int:
+        return int(self._ask(keys).states.count(2))
+
+    def put(self, keys: list[bytes]) -> None:
+        raise NotImplementedError("tiers publish, see catalogue.py")
+
+    remove = put
+
+
+class Redis:
+    def __init__(self, endpoint: str) -> None:
+        import redis
+
+        self._client = redis.Redis(unix_socket_path=endpoint) if endpoint.startswith("/") else redis.Redis(port=int(endpoint))
+
+    def locate(self, keys: list[bytes]) -> int:
+        return len(keys) - self._client.mget(keys).count(None)
+
+    def put(self, keys: list[bytes]) -> None:
+        self._client.mset(dict.fromkeys(keys, b"1"))
+
+    def remove(self, keys: list[bytes]) -> None:
+        self._client.delete(*keys)
+
+
+class Mooncake:
+    def __init__(self, master: str, own: str, segment_mib: str) -> None:
+        from mooncake.store import MooncakeDistributedStore
+
+        self._store = MooncakeDistributedStore()
+        if self._store.setup(own, "P2PHANDSHAKE", int(segment_mib) << 20, 16 << 20, "tcp", "", master):
+            raise SystemExit("mooncake refuses")
+
+    def locate(self, keys: list[bytes]) -> int:
+        return int(sum(self._store.batch_is_exist([key.hex() for key in keys])))
+
+    def put(self, keys: list[bytes]) -> None:
+        """Of the least that can be put: one byte."""
+        if self._store.put_batch([key.hex() for key in keys], [b"1"] * len(keys)):
+            raise SystemExit("mooncake does not take it")
+
+    def remove(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self._store.remove(key.hex())
+
+
+def locate(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int) -> dict[str, Any]:
+    questions = some(of, keys, seed)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        question = next(questions)
+        began = time.perf_counter()
+        known = catalogue.locate(question)
+        times.append((time.perf_counter() - began) * 1e6)
+        if known != keys:
+            raise SystemExit(f"{known} of {keys} keys are known")
+    times.sort()
+    return {
+        "requests": len(times),
+        "busy_s": sum(times) / 1e6,
+        "p50": times[len(times) // 2],
+        "p99": times[len(times) * 99 // 100],
+    }
+
+
+def longest(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int) -> dict[str, Any]:
+    questions = some(of, keys, seed)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        question = next(questions)
+        began = time.perf_counter()
+        catalogue.locate(question)
+        times.append((time.perf_counter() - began) * 1e3)
+        time.sleep(0.0005)
+    return {"longest_ms": sorted(times)[-10:]}
+
+
+def change(call: Callable[[list[bytes]], None], keys: int, first: int, count: int) -> dict[str, Any]:
+    """All of the `count` keys from `first` on (multiples of ROWS), `keys` per request."""
+    every = [key for number in range(first // ROWS, (first + count) // ROWS) for key in chunk(number)]
+    began = time.perf_counter()
+    for at in range(0, len(every), keys):
+        call(every[at : at + keys])
+    return {"seconds": time.perf_counter() - began}
+
+
+def main() -> None:
+    kinds: dict[str, Callable[..., Catalogue]] = {"pegaflow": Pegaflow, "redis": Redis, "mooncake": Mooncake}
+    catalogue = kinds[sys.argv[1]](*sys.argv[2:])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        match order["do"]:
+            case "locate":
+                answer = locate(catalogue, order["keys"], order["of"], order["seconds"], order["seed"])
+            case "longest":
+                answer = longest(catalogue, order["keys"], order["of"], order["seconds"], order["seed"])
+            case "put" | "remove" as what:
+                answer = change(getattr(catalogue, what), order["keys"], order["from"], order["count"])
+            case other:
+                raise SystemExit(f"what is {other}?")
+        print("answer", json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
