@@ -181,20 +181,6 @@ def stale_probe_trusted() -> AbstractContextManager[Any]:
     return mock.patch.object(LoadTracker, "matched", matched)
 
 
-def vanished_local_hits_not_asked_for() -> AbstractContextManager[Any]:
-    """An answer that vLLM's own blocks made useless is let go for good. The oracle has found this one here."""
-
-    def matched(
-        self: LoadTracker, request_id: str, version: Version, computed: int, session: SessionId | None, now: float
-    ) -> Match:
-        request = self._requests.get(request_id)
-        if request is not None:
-            request.spared = 0
-        return MATCHED(self, request_id, version, computed, session, now)
-
-    return mock.patch.object(LoadTracker, "matched", matched)
-
-
 def lookup_not_sent() -> AbstractContextManager[Any]:
     """Nobody is asked, so there is nothing to load."""
 

@@ -180,7 +180,7 @@ class OracleMachine(RuleBasedStateMachine):
             self.tier.answer(which, most, code)
 
     @precondition(lambda self: any(rank.loads for rank in self.ranks))
-    @rule(drawn=packed(range(6), (Fate.DONE, Fate.DONE, Fate.RAISES, Fate.REPLACED, Fate.SESSION_OVER)))
+    @rule(drawn=packed(range(6), (Fate.DONE, Fate.REPLACED, Fate.RAISES, Fate.REPLACED, Fate.SESSION_OVER, Fate.DONE)))
     def load(self, drawn: tuple[int, Fate]) -> None:
         """The oldest load of one rank, or one of each."""
         which, fate = drawn
