@@ -68,7 +68,7 @@ class LookupAnswer(NamedTuple):
 
     `full`: how many of the asked keys, as a prefix, can be loaded. `tail`: index of the tail that can be loaded,
     -1 for none. `slots` and `generations`: `(full + (tail >= 0)) * shards` each, key by key. `sources`: per key 0
-    (was here), 1 (fetched from another node) or 2 (read from disk). `code`: empty, or a stable error code: an error is not a miss.
+    (was here), 1 (fetched from another node) or 2 (read from disk). `code`: empty, or a stable error code; an error is no miss.
     Whoever takes the answer owns the lease and releases it exactly once.
     """
 

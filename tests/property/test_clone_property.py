@@ -258,7 +258,7 @@ def test_a_clone_follows_the_real_tier(monkeypatch: pytest.MonkeyPatch, steps: l
         key = b"key-%d" % n
         page = tier.pages.index.get(key)
         if what == "promise" and page is None:
-            assert tier.pages.reserve(key, PageState.PENDING, (GRANULE,), now) is not None
+            assert tier.pages.reserve(key, PageState.PENDING, (GRANULE,)) is not None
             run(events.Backed(64))
         elif what == "seal" and page is not None and page.state is PageState.PENDING:
             page.unwritten.clear()
