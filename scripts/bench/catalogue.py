@@ -156,6 +156,25 @@ def together(helpers: list[Helper], **what: Any) -> list[dict[str, Any]]:
     return [helper.answer() for helper in helpers]
 
 
+def mooncakes(machine: Machine, mooncake: MooncakeMaster) -> list[Helper]:
+    """Its clients, one after the other: on a busy machine one may fail to start. Only the first one brings memory."""
+
+    def client(segment_mib: int) -> Helper:
+        at = (mooncake.at, f"127.0.0.1:{free_port()}", str(segment_mib))
+        return machine.client("mooncake", *at, python=mooncake.python)
+
+    clients: list[Helper] = []
+    while len(clients) < max(CLIENTS):
+        for attempt in range(3):
+            try:
+                clients.append(client(0 if clients else 256).ready())
+                break
+            except SystemExit:
+                if attempt == 2:
+                    raise
+    return clients
+
+
 def locates(catalogues: dict[str, list[Helper]], rounds: int, seconds: float) -> tuple[list[dict[str, Any]], list[Goal]]:
     rows, goals = [], []
     for clients in CLIENTS:
@@ -272,14 +291,10 @@ def main() -> int:
             "redis": [machine.client("redis", redis) for _ in range(max(CLIENTS))],
         }
         mooncake = None if arguments.no_mooncake else MooncakeMaster.start(machine.spawn, free_port)
-        if mooncake is not None:
-            # Only the first one brings memory for what is put.
-            catalogues["mooncake"] = [
-                machine.client("mooncake", mooncake.at, f"127.0.0.1:{free_port()}", "0" if n else "256", python=mooncake.python)
-                for n in range(max(CLIENTS))
-            ]
         for helper in [*tiers, *(client for clients in catalogues.values() for client in clients)]:
             helper.ready()
+        if mooncake is not None:
+            catalogues["mooncake"] = mooncakes(machine, mooncake)
         tiers[0].do(do="hold", chunks=KNOWN // ROWS, first=0)
         for name in catalogues.keys() - {"pegaflow"}:
             catalogues[name][0].do(do="put", keys=500, count=KNOWN, **{"from": 0})

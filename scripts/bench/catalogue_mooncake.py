@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -34,11 +35,22 @@ class MooncakeMaster(NamedTuple):
         at = f"127.0.0.1:{port()}"
         flags = [f"--rpc_port={at.rpartition(':')[2]}", f"--metrics_port={port()}", "--rpc_address=127.0.0.1"]
         master = spawn([str(python.parent / "mooncake_master"), *flags], log="mooncake.log")
-        time.sleep(2.0)  # it says nothing when it is ready; its clients would give up
-        if master.poll() is not None:
-            print(f"mooncake_master is left out: it ended with {master.returncode}", flush=True)
-            return None
+        end = time.monotonic() + 30.0
+        while not _listens(at):
+            if master.poll() is not None or time.monotonic() > end:
+                print(f"mooncake_master is left out: it does not listen (ended with {master.poll()})", flush=True)
+                return None
+            time.sleep(0.05)
         return cls(at, str(python))
+
+
+def _listens(at: str) -> bool:
+    host, _, port = at.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 1.0):
+            return True
+    except OSError:
+        return False
 
 
 def _install(python: Path) -> str:

@@ -206,6 +206,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def fits(self) -> None:
+        self.locate("z", KEYS, 0, False, 0, True)
         self.state.validate()
         assert len(self.state.waiters) == len(self.open)
         assert self.connected == set(self.state.nodes.by_name)

@@ -54,6 +54,7 @@ class Replica:
         self.state.nodes.gate = SyncGate(1)
         self.writes: deque[Any] = deque()
         self.looks: deque[commands.Look] = deque()
+        self.found: deque[events.Looked] = deque()
         self.told: deque[events.Changed | str] = deque()
         self.claims: dict[str, commands.Claim] = {}
         self.connected: set[str] = set()
@@ -195,6 +196,7 @@ class SharedCatalogue(RuleBasedStateMachine):
     @precondition(lambda self: any(replica.looks for replica in self.replicas))
     @rule(who=WHO, fails=RARELY)
     def store_looks(self, who: int, fails: bool) -> None:
+        """What it finds is on its way from now on."""
         replica = self.replicas[who]
         if not replica.looks:
             return
@@ -203,7 +205,14 @@ class SharedCatalogue(RuleBasedStateMachine):
         if not fails:
             rows = [self.store.generations.get(generation, {}) for generation in look.generations]
             answer = [[b"%d" % row[key] if key in row else None for key in look.keys] for row in rows]
-        self.feed(replica, events.Looked(look.ticket, answer))
+        replica.found.append(events.Looked(look.ticket, answer))
+
+    @precondition(lambda self: any(replica.found for replica in self.replicas))
+    @rule(who=WHO)
+    def store_answers(self, who: int) -> None:
+        replica = self.replicas[who]
+        if replica.found:
+            self.feed(replica, replica.found.popleft())
 
     @rule(who=WHO)
     def hears(self, who: int) -> None:
@@ -229,11 +238,45 @@ class SharedCatalogue(RuleBasedStateMachine):
             answer = SyncChunk(sync.clone_epoch, sync.sync_id, 0, 1, tier.seq, *columns)
         self.feed(replica, events.ChunkAnswer(ask.node, sync.sync_id, answer))
 
-    @rule(name=NODES, really=RARELY)
-    def a_claim_runs_out(self, name: str, really: bool) -> None:
+    @rule(name=NODES)
+    def heartbeat(self, name: str) -> None:
+        """All goes as it should, for once."""
+        for who in range(2):
+            self.hello(who, name)
+        self.settle()
+        self.nobody_waits_in_vain()
+
+    @rule(name=NODES)
+    def a_claim_runs_out(self, name: str) -> None:
         """As when its writer stood still."""
-        if really:
-            self.store.writers.pop(name, None)
+        self.store.writers.pop(name, None)
+
+    @rule(name=NODES, who=WHO, other=st.booleans())
+    def a_claim_runs_out_before_its_writer_shows_what_it_has(self, name: str, who: int, other: bool) -> None:
+        self.chunk(who, True)
+        self.a_claim_runs_out(name)
+        if other:
+            self.hello(1 - who, name)
+            self.store_writes_all(self.replicas[1 - who])
+
+    @rule(name=NODES, who=WHO, changes=CHANGES, restarts=st.booleans())
+    def much_happens_while_a_question_is_with_the_store(
+        self, name: str, who: int, changes: dict[bytes, int], restarts: bool
+    ) -> None:
+        replica = self.replicas[who]
+        self.locate(who, "z", KEYS, 5000)
+        while replica.looks:
+            self.store_looks(who, False)
+        if restarts:
+            self.tier_restarts(name, True, False)
+            self.hello(who, name)
+        self.change(name, changes, False)
+        for each in self.replicas:
+            self.store_writes_all(each)
+        while replica.told:
+            self.hears(who)
+        while replica.found:
+            self.store_answers(who)
 
     @rule(who=WHO, really=RARELY, empty=st.booleans())
     def store_was_away(self, who: int, really: bool, empty: bool) -> None:
@@ -276,15 +319,28 @@ class SharedCatalogue(RuleBasedStateMachine):
     def fits(self) -> None:
         for replica in self.replicas:
             replica.state.validate()
-            assert len(replica.open) == len(replica.state.waiters) + len(replica.looks) - len(replica.state._looked_for)
+            assert len(replica.open) == len(replica.state.waiters) + len(replica.looks) + len(replica.found) - len(
+                replica.state._looked_for
+            )
 
     def settle(self) -> None:
-        while any(replica.writes or replica.looks or replica.told or replica.asks for replica in self.replicas):
+        while any(replica.writes or replica.looks or replica.found or replica.told or replica.asks for replica in self.replicas):
             for who, replica in enumerate(self.replicas):
                 self.store_writes_all(replica)
                 self.store_looks(who, False)
+                self.store_answers(who)
                 self.hears(who)
                 self.chunk(who, True)
+
+    def nobody_waits_in_vain(self) -> None:
+        """Nothing is on its way, and what the store shows would not answer those who wait."""
+        for replica in self.replicas:
+            for waiter in replica.state.waiters.all():
+                for name, node in replica.state.nodes.by_name.items():
+                    epoch, generation = self.store.records.get(name, (0, ""))
+                    if epoch == node.epoch and name != waiter.message.asker:
+                        rows = self.store.generations.get(generation, {})
+                        assert not any(entry_state(rows[key]) == SEALED for key in waiter.message.keys if key in rows)
 
     def store_writes_all(self, replica: Replica) -> None:
         while replica.writes:
@@ -318,5 +374,5 @@ class SharedCatalogue(RuleBasedStateMachine):
             assert {key: entry_state(entry) for key, entry in self.store.generations.get(generation, {}).items()} == tier.entries
 
 
-SharedCatalogue.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+SharedCatalogue.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
 TestSharedCatalogue = SharedCatalogue.TestCase
