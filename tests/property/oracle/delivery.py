@@ -122,10 +122,15 @@ class Delivery:
             request.placeholders -= tokens
             scheduler.cache(request, request.num_computed_tokens - request.placeholders)
         if request.num_tokens >= request.limit:
-            if request.turns_left and running:
+            if request.turns_left and running and self._room_for_turn():
                 self._turn(request)
             else:
                 scheduler.finish(request)
+
+    def _room_for_turn(self) -> bool:
+        """A waiting session holds blocks that nobody can take from it: two of them can stop vLLM for good, without our help."""
+        scheduler = self._scheduler
+        return len(scheduler.pool.free) >= 4 and not any(request.table for request in scheduler.waiting)
 
     def _turn(self, request: Request) -> None:
         """`_handle_stopped_request`: a session goes on with its next turn, from what has really been computed."""
