@@ -441,9 +441,13 @@ def _wrong(payload: Json) -> str | None:
     error = error_in(payload)
     if error is not None:
         return f"the engine reported an error: {error.get('message')}"
-    choices = payload.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and choice.get("finish_reason") in DEAD_ENDS:
+    choices = payload.get("choices") or []
+    if not isinstance(choices, list):
+        return "choices is not a list"
+    for choice in choices:
+        if not isinstance(choice, dict) or not all(isinstance(choice.get(part) or {}, dict) for part in ("delta", "message")):
+            return "a choice is not an object"
+        if choice.get("finish_reason") in DEAD_ENDS:
             return f"finish_reason {choice['finish_reason']}"
     return None
 

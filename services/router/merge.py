@@ -245,7 +245,7 @@ def stripped_answer(request: ClientRequest, payload: Json, answer: PrefillAnswer
         shown.pop("prompt_token_ids", None)
         shown["choices"] = [
             {name: value for name, value in choice.items() if name not in ("token_ids", "prompt_token_ids")}
-            for choice in payload.get("choices", [])
+            for choice in payload.get("choices") or []
         ]
     usage = payload.get("usage")
     if answer is not None and isinstance(usage, dict):

@@ -151,7 +151,7 @@ class SlotAllocator:
             return None
         starts = self.starts(slab.first, slab.size)
         del self._slabs[slab.first]
-        self._partial[slab.size].pop(slab.first, None)
+        self._partial.get(slab.size, {}).pop(slab.first, None)  # a slab of one slot was never partial
         self._spare[slab.size] -= len(starts)
         self._empty.append(slab.first)
         self.cuts.append((slab.first, 0))

@@ -399,6 +399,14 @@ def test_mixed_engines_need_no_prefill() -> None:
     assert send.body == {"prompt": "hi", "n": 2}
 
 
+@pytest.mark.parametrize("body", [b'{"choices": [1]}', b'{"choices": 1}', b'{"choices": [{"message": 1}]}', b"[]", b"{"])
+def test_an_answer_of_another_shape_is_a_broken_engine(body: bytes) -> None:
+    machine = flow(CHAT, FlowSettings(Mode.MIXED, retries=0))
+    *_, error, _ = run(machine, Begin(), Picked(D), Answered(200, body))
+    assert isinstance(error, Answer) and error.status == 502
+    assert machine.state is State.DONE
+
+
 def test_an_event_out_of_place_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         flow().handle(Woke())
