@@ -241,9 +241,16 @@ def test_rubbish_on_the_intents_socket_is_counted(tier: Cluster) -> None:
     engine.close()
 
 
-def test_the_processes_end_cleanly_on_sigterm(folder: Path) -> None:
-    pool = ["--pool-dir", "/dev/shm/pfbad", "--pool-size", "16MiB", "--no-mover"]
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_tier_ends_cleanly_on_sigterm(folder: Path, warm: bool) -> None:
+    """Its pool is left for the next life, or removed where there is to be none."""
+    place = Path(f"/dev/shm/pegaflow-test-{os.getpid()}-sigterm")
+    pool = ["--pool-dir", str(place), "--pool-size", "16MiB", "--no-mover", "--warm-restart" if warm else "--no-warm-restart"]
     tier = Process("pegaflow.services.tier", "--node", "z", "--runtime-dir", str(folder / "z"), *pool)
-    until("ready", lambda: dump(f"ipc://{folder}/z/requests.sock").get("state") == "ready")
-    assert tier.stop() == 0
-    assert list(Path("/dev/shm/pfbad/z").glob("pool-*")) == []
+    try:
+        until("ready", lambda: dump(f"ipc://{folder}/z/requests.sock").get("state") == "ready")
+        assert tier.stop() == 0
+        assert [len(list(place.glob(f"z/{kind}-*"))) for kind in ("pool", "table")] == [int(warm)] * 2
+    finally:
+        tier.stop()
+        shutil.rmtree(place, ignore_errors=True)
