@@ -29,7 +29,7 @@ HAPPENS = (
     *(f"save_{fate}" for fate in Fate if fate is not Fate.REPLACED),
 )
 """Without these the test would find nothing because nothing happened. `load_replaced`: a generation changed after the copy."""
-OFTEN = 10
+OFTEN = 5
 
 
 @pytest.mark.timeout(4 * 3600 if LONG else 600)

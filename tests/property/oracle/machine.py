@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.scheduler import SchedulerHalf
 
+from oracle.acts import HARMLESS, Act, Begin, acts, begins
 from oracle.again import ask_again
 from oracle.batch import Batch, Draw
 from oracle.block_pool import BlockPool
@@ -23,16 +23,15 @@ from oracle.delivery import Delivery
 from oracle.forward import Forward
 from oracle.ledger import Ledger
 from oracle.memory import Memory
-from oracle.packed import packed
 from oracle.prefixes import BLOCK, SPLITS, Prefixes, as_hash
 from oracle.rank import Fate, Rank
 from oracle.request import Kind, Request, Status
 from oracle.scheduler import Scheduler
-from oracle.shape import BLOCKS, RANKS, USES, shape
+from oracle.shape import BLOCKS, shape
 from oracle.tier import FINGERPRINT, Tier
 from oracle.verdict import Verdict
 
-MISHAPS = ("hook_errors", "saves|offer_failed", "saves|no_block_table")
+ERRORS = ("hook_errors", "saves|offer_failed", "saves|no_block_table")
 LOG = logging.getLogger("oracle")
 LOG.disabled = True
 
@@ -40,24 +39,16 @@ SEEN: Counter[str] = Counter()
 """What happened in all runs of this process: a test of nothing would show here."""
 
 
-STEPS = packed(range(1, 13), range(4), range(4), (0, 0, 3, BLOCKS), range(64))
 MOST = 22
 """Tokens of a prompt. With its answer it fits into the pool, alone."""
-KINDS = [Kind.PLAIN] * 6 + [Kind.SALTED, Kind.ADAPTED, Kind.UNCACHED, Kind.TURNS]
-MISHAPS_AND_NONE = ("calm", "calm", "abort", "abort", "evict", "expire", "reset", "reset_running", "restart", "stop", "wait")
-HARMLESS = ("abort", "evict", "expire", "reset", "reset_running", "restart")
-"""Mishaps after which nothing may be missing, but for what the tier itself lost."""
 
 
 class OracleMachine(RuleBasedStateMachine):
-    @initialize(
-        drawn=packed((0, 0, 1, *range(len(RANKS))), range(len(USES)), (1, 2, 2, 3), range(32), range(6), range(8)),
-    )
-    def start(self, drawn: tuple[int, int, int, int, int, int]) -> None:
-        """`warm`: pages of each text that another engine has saved."""
-        ranks, use, depth, flags, warm, trouble = drawn
-        fine, untailed, clean = flags & 6 == 6, flags & 24 == 24, trouble < 3
-        self.shape = shape(ranks, use, depth, not flags & 1, fine, not untailed, bool(flags & 2), clean)
+    @initialize(begin=begins())
+    def start(self, begin: Begin) -> None:
+        flags = begin.flags
+        fine, untailed, clean = flags & 6 == 6, flags & 24 == 24, begin.trouble < 3
+        self.shape = shape(begin.ranks, begin.use, begin.depth, not flags & 1, fine, not untailed, bool(flags & 2), clean)
         self.now = 0.0
         self.verdict = Verdict()
         self.prefixes = Prefixes()
@@ -82,10 +73,11 @@ class OracleMachine(RuleBasedStateMachine):
         self.forward = Forward(self.prefixes, self.memory, self.pool, self.shape, self.verdict)
         self.arrivals = 0
         self.ended: list[Request] = []
-        self.warm(warm)
+        self.shunned = begin.shunned
+        self.warm(begin.pages)
         SEEN[f"use {self.shape.engine.role} {self.shape.options.mode} {self.shape.options.decode}"] += 1
         SEEN[f"ranks {engine.tp}x{engine.pp}{' mla' * engine.mla}"] += 1
-        SEEN[f"depth {depth}{' async' * self.shape.asynchronous}"] += 1
+        SEEN[f"depth {begin.depth}{' async' * self.shape.asynchronous}"] += 1
         SEEN["fine_hashes"] += fine
         SEEN["clean"] += clean
 
@@ -107,25 +99,36 @@ class OracleMachine(RuleBasedStateMachine):
 
     # What happens.
 
-    @precondition(lambda self: len(self.alive) < 4)
-    @rule(drawn=packed(range(len(SPLITS)), range(1, 31), range(1, 15), KINDS))
-    def arrive(self, drawn: tuple[int, int, int, Kind]) -> None:
-        text, prompt, answer, kind = drawn
+    @rule(act=acts())
+    def act(self, act: Act) -> None:
+        if act.name in self.shunned or not self.possible(act.name):
+            self.step(*act.otherwise)
+        else:
+            getattr(self, act.name)(*act.choices)
+
+    def possible(self, name: str) -> bool:
+        match name:
+            case "arrive":
+                return len(self.alive) < 4
+            case "land":
+                return bool(self.scheduler.batches)
+            case "answer":
+                return bool(self.tier.asked)
+            case "load":
+                return any(rank.loads for rank in self.ranks)
+            case "save":
+                return any(rank.saves for rank in self.ranks)
+            case "preempt":
+                return self.may_preempt()
+        return True
+
+    def arrive(self, text: int, prompt: int, answer: int, kind: Kind) -> None:
         if prompt > MOST:  # the prompt of another engine, or that with one token more
             prompt = max(1, min(MOST, self.pages * BLOCK + text + prompt % 2))
         self.arrivals += 1
         request = Request(f"r{self.arrivals}", self.prefixes, text, prompt, answer, kind, self.shape.engine.hash_block_size)
         self.ended.append(request)
         self.scheduler.add(request)
-
-    @rule(drawn=STEPS)
-    def any_step(self, drawn: tuple[int, int, int, int, int]) -> None:
-        self.step(*drawn)
-
-    @rule(drawn=STEPS, again=STEPS)
-    def any_two_steps(self, drawn: tuple[int, int, int, int, int], again: tuple[int, int, int, int, int]) -> None:
-        self.step(*drawn)
-        self.step(*again)
 
     def step(self, chunk: int, drafts: int, accepted: int, room: int, flags: int) -> None:
         """`flags`: intents go out; copies, answers happen along with it; a small budget; computed at once."""
@@ -142,14 +145,11 @@ class OracleMachine(RuleBasedStateMachine):
         while len(self.scheduler.batches) >= self.shape.depth:
             self.land()
 
-    @rule(chunk=st.integers(4, 24))
     def smooth_steps(self, chunk: int) -> None:
         """Two steps in which nothing goes wrong; with an odd `chunk` copies are not waited for."""
         for _ in range(2):
             self.step(chunk, 0, 0, 0, 8 if chunk % 2 else 8 + 32)
 
-    @precondition(lambda self: self.scheduler.batches)
-    @rule()
     def land(self) -> None:
         """The oldest batch's output arrives."""
         batch = self.scheduler.batches[0]
@@ -170,28 +170,19 @@ class OracleMachine(RuleBasedStateMachine):
             if batch is until:
                 return
 
-    @precondition(lambda self: self.tier.asked)
-    @rule(drawn=packed(range(4), (9, 9, 9, 0, 1, 2), ("", "", "overloaded")))
-    def answer(self, drawn: tuple[int, int, str]) -> None:
-        which, most, code = drawn
+    def answer(self, which: int, most: int, code: str) -> None:
         if self.shape.clean:
             self.tier.answer(which, 9, "")
         else:
             self.tier.answer(which, most, code)
 
-    @precondition(lambda self: any(rank.loads for rank in self.ranks))
-    @rule(drawn=packed(range(6), (Fate.DONE, Fate.REPLACED, Fate.RAISES, Fate.REPLACED, Fate.SESSION_OVER, Fate.DONE)))
-    def load(self, drawn: tuple[int, Fate]) -> None:
+    def load(self, which: int, fate: Fate) -> None:
         """The oldest load of one rank, or one of each."""
-        which, fate = drawn
         for rank in self.ranks[which : which + 1] if which < len(self.ranks) else self.ranks:
             if rank.loads:
                 rank.load(self.fated("load", fate))
 
-    @precondition(lambda self: any(rank.saves for rank in self.ranks))
-    @rule(drawn=packed(range(6), (Fate.DONE, Fate.DONE, Fate.RAISES, Fate.NO_GRANT, Fate.SESSION_OVER)))
-    def save(self, drawn: tuple[int, Fate]) -> None:
-        which, fate = drawn
+    def save(self, which: int, fate: Fate) -> None:
         for rank in self.ranks[which : which + 1] if which < len(self.ranks) else self.ranks:
             if rank.saves:
                 rank.save(self.fated("save", fate))
@@ -212,8 +203,6 @@ class OracleMachine(RuleBasedStateMachine):
             while rank.saves:
                 rank.save(Fate.DONE)
 
-    @precondition(lambda self: self.may_preempt())
-    @rule()
     def preempt(self) -> None:
         """A block is wanted for somebody else."""
         self.scheduler.preempt(self.scheduler.running[-1])
@@ -226,10 +215,7 @@ class OracleMachine(RuleBasedStateMachine):
     def at_rest(self) -> bool:
         return self.shape.depth > 1 or not self.scheduler.batches
 
-    # One rule for all of these: they end stories, so they should not be most of what happens.
-    @rule(drawn=packed(MISHAPS_AND_NONE, range(4)))
-    def mishap(self, drawn: tuple[str, int]) -> None:
-        what, which = drawn
+    def mishap(self, what: str, which: int) -> None:
         if self.shape.clean and what not in HARMLESS:
             what = "calm"
         match what:
@@ -283,7 +269,7 @@ class OracleMachine(RuleBasedStateMachine):
         assert references == counts, "references of blocks that nobody holds"
         held = sum(not lease.released for lease in self.tier.leases.values())
         counted = self.counters.take()
-        assert not [name for name in counted if name.startswith(MISHAPS)], counted
+        assert not [name for name in counted if name.startswith(ERRORS)], counted
 
         waiting = sum(answer.lease is not None for answer in self.tier.answers)
         assert self.half.loads.open_leases + waiting == held, "leases are held that nobody remembers"
