@@ -217,9 +217,7 @@ class SharedState(MetaserverState):
         if node.name in self.nodes.by_name:  # it lives on in another epoch
             self._set_record(node, None)
 
-    def _lose(self, node: Node, reason: str, now: float) -> None:
-        epoch = node.epoch
-        super()._lose(node, reason, now)
+    def _lost(self, node: Node, epoch: int) -> None:
         share = self._shares.pop(node.name)
         self._out.append(Resign(node.name, epoch if share.mine else 0))
 

@@ -283,7 +283,11 @@ class MetaserverState:
         self._out.append(Disconnect(node.name))
         self.counts[f"nodes_{reason}"] += 1
         self._show_down(node, epoch, reason)
+        self._lost(node, epoch)
         self._settle(self.waiters.all(), now)
+
+    def _lost(self, node: Node, epoch: int) -> None:
+        """A node is gone; those who wait hear of it next."""
 
     def _show_down(self, node: Node, epoch: int, reason: str) -> None:
         if node.shown == epoch:

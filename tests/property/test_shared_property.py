@@ -259,16 +259,16 @@ class SharedCatalogue(RuleBasedStateMachine):
             self.hello(1 - who, name)
             self.store_writes_all(self.replicas[1 - who])
 
-    @rule(name=NODES, who=WHO, changes=CHANGES, restarts=st.booleans())
+    @rule(name=NODES, who=WHO, changes=CHANGES, restarts=st.booleans(), bye=st.booleans())
     def much_happens_while_a_question_is_with_the_store(
-        self, name: str, who: int, changes: dict[bytes, int], restarts: bool
+        self, name: str, who: int, changes: dict[bytes, int], restarts: bool, bye: bool
     ) -> None:
         replica = self.replicas[who]
         self.locate(who, "z", KEYS, 5000)
         while replica.looks:
             self.store_looks(who, False)
         if restarts:
-            self.tier_restarts(name, True, False)
+            self.tier_restarts(name, True, bye)
             self.hello(who, name)
         self.change(name, changes, False)
         for each in self.replicas:
