@@ -6,37 +6,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from pegaflow.connector.engine import CacheLayer, Engine
+from engine_descriptions import plain_engine
+from pegaflow.connector.engine import Engine
 from pegaflow.connector.fingerprint import base_factors, with_layouts
 from pegaflow.connector.options import StartRefused
 from pegaflow.connector.session import Member
 from pegaflow.connector.work import RankLayout, layouts_by_shard
 
-ENGINE = Engine(
-    engine_id="e",
-    role="kv_both",
-    load_failure_policy="recompute",
-    block_size=16,
-    hash_block_size=16,
-    num_blocks=100,
-    groups=((CacheLayer("l", "FullAttentionSpec", None, 0),),),
-    tp=1,
-    pp=1,
-    dcp=1,
-    pcp=1,
-    mla=False,
-    speculation=None,
-    scheduling_policy="fcfs",
-    hash_algorithm="xxhash_cbor",
-    dynamic_kv_scales=False,
-    model="m",
-    model_path=None,
-    revision="",
-    dtype="float32",
-    cache_dtype="auto",
-    quantization="",
-    hf_overrides="",
-)
+ENGINE = plain_engine()
 
 
 def members(engine: Engine) -> list[Member]:

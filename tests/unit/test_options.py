@@ -5,38 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pegaflow.connector.engine import CacheLayer, Engine
+from engine_descriptions import LAYER, plain_engine
+from pegaflow.connector.engine import CacheLayer
 from pegaflow.connector.fingerprint import base_factors, none_hash_value, with_layouts
 from pegaflow.connector.options import Decode, Mode, Options, StartRefused, parse_options
 from pegaflow.connector.refusals import refuse_unsupported
 from pegaflow.connector.weights import weights_digest
 
-LAYER = CacheLayer("layers.0", "FullAttentionSpec", None, 0)
-ENGINE = Engine(
-    engine_id="e",
-    role="kv_both",
-    load_failure_policy="recompute",
-    block_size=16,
-    hash_block_size=16,
-    num_blocks=100,
-    groups=((LAYER, LAYER),),
-    tp=2,
-    pp=2,
-    dcp=1,
-    pcp=1,
-    mla=False,
-    speculation=None,
-    scheduling_policy="fcfs",
-    hash_algorithm="sha256_cbor",
-    dynamic_kv_scales=False,
-    model="org/model",
-    model_path=None,
-    revision="main",
-    dtype="float32",
-    cache_dtype="auto",
-    quantization="",
-    hf_overrides="",
-)
+ENGINE = plain_engine(groups=((LAYER, LAYER),), tp=2, pp=2, hash_algorithm="sha256_cbor", model="org/model", revision="main")
 
 
 def options(**values: Any) -> Options:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from engine_descriptions import plain_engine
 from pegaflow.common.keys import HashAlgorithm, block_hash, none_hash, prefix_hashes, tail_hash
 from pegaflow.connector.counters import Counters
-from pegaflow.connector.engine import CacheLayer, Engine
+from pegaflow.connector.engine import Engine
 from pegaflow.connector.load_tracker import Load
 from pegaflow.connector.options import parse_options
 from pegaflow.connector.scheduler import SchedulerHalf
@@ -23,31 +24,7 @@ NONE = none_hash(ALGORITHM, "0")
 FINGERPRINT = b"F" * 16
 SESSION = SessionId(1, 1)
 LEASE = LeaseRef(SESSION, 77)
-ENGINE = Engine(
-    engine_id="e",
-    role="kv_both",
-    load_failure_policy="recompute",
-    block_size=BLOCK,
-    hash_block_size=BLOCK,
-    num_blocks=100,
-    groups=((CacheLayer("l", "FullAttentionSpec", None, 0),),),
-    tp=1,
-    pp=1,
-    dcp=1,
-    pcp=1,
-    mla=False,
-    speculation=None,
-    scheduling_policy="fcfs",
-    hash_algorithm="xxhash_cbor",
-    dynamic_kv_scales=False,
-    model="m",
-    model_path=None,
-    revision="",
-    dtype="float32",
-    cache_dtype="auto",
-    quantization="",
-    hf_overrides="",
-)
+ENGINE = plain_engine(BLOCK)
 
 
 @dataclass

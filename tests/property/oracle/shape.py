@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pegaflow.connector.engine import CacheLayer, Engine
+from engine_descriptions import plain_engine
+from pegaflow.connector.engine import Engine
 from pegaflow.connector.options import Options, parse_options
 from pegaflow.connector.refusals import refuse_unsupported
 
@@ -13,31 +14,7 @@ from oracle.prefixes import BLOCK
 BLOCKS = 15
 """One of them is vLLM's null block, which nobody ever gets."""
 
-ENGINE = Engine(
-    engine_id="e",
-    role="kv_both",
-    load_failure_policy="recompute",
-    block_size=BLOCK,
-    hash_block_size=BLOCK,
-    num_blocks=BLOCKS,
-    groups=((CacheLayer("layer", "FullAttentionSpec", None, 0),),),
-    tp=2,
-    pp=1,
-    dcp=1,
-    pcp=1,
-    mla=False,
-    speculation="ngram",
-    scheduling_policy="fcfs",
-    hash_algorithm="xxhash_cbor",
-    dynamic_kv_scales=False,
-    model="m",
-    model_path=None,
-    revision="",
-    dtype="float32",
-    cache_dtype="auto",
-    quantization="",
-    hf_overrides="",
-)
+ENGINE = plain_engine(BLOCK, BLOCKS, tp=2, speculation="ngram")
 
 RANKS = ((2, 1, False), (2, 1, True), (1, 1, False), (1, 2, False), (2, 2, True))
 """TP, PP, MLA."""
