@@ -95,6 +95,22 @@ def test_a_shared_prefix_stays_while_anything_continues_it() -> None:
     assert script.here(prefix) == 4
 
 
+def test_a_request_spares_its_own_pages_only_while_it_is_given_slots() -> None:
+    """Also one whose last child, of another request, makes room for it."""
+    script = Script(8)
+    [mine] = script.save(A, 1, "mine")
+    child = script.pages.reserve(A + b"child".ljust(32), PageState.PENDING, (GRANULE,), "other", 1, mine)
+    assert child is not None
+    child.unwritten.clear()
+    script.pages.seal(child, [b"s" * 16])
+    others = script.save(A, 6, "more of mine")
+    script.use(others)
+    assert len(script.save(A, 1, "mine")) == 1 and script.here([child]) == 0 and script.here([mine]) == 1
+    script.use(others)
+    script.save(A, 1, "yet another")
+    assert script.here([mine]) == 0, "it may go again"
+
+
 def test_replicas_go_first_however_recent() -> None:
     script = Script(16)
     own = script.save(A, 8)
@@ -246,7 +262,6 @@ def test_a_pool_full_of_held_pages_is_not_walked_for_each_new_one() -> None:
         asked += 1
         return real(page)
 
-    script.space._room._held = count
     script.space._held = count  # type: ignore[method-assign]
     assert len(script.save(A, 100)) == 100
     asked_before, asked = asked, 0

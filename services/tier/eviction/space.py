@@ -36,7 +36,7 @@ class Space:
         self._options, self._drop, self._counts = options, drop, counts
         self.allocator = SlotAllocator(total)
         self.shares = Shares(self.allocator, options)
-        self._room = Room(self.allocator, self.shares, self._held, self._evict)
+        self._room = Room(self.allocator, self.shares, self._spared, self._evict)
         self._holds = Holds()
         self.turn, self.now = 1, 0.0
         self._touched: list[tuple[int, Sequence[Page], bool]] = []
@@ -160,8 +160,11 @@ class Space:
             or page.refs > 0
             or page.hold_until > self.now
             or page.kept_until > self.now
-            or (page.request != "" and self._asker == (page.session, page.request))
         )
+
+    def _spared(self, page: Page) -> bool:
+        """Held, or of the request that is given slots just now."""
+        return self._held(page) or (page.request != "" and self._asker == (page.session, page.request))
 
     def place(self, page: Page) -> None:
         """Puts a page where it belongs, into its queue or out of it."""
