@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, assert_never
 
 from pegaflow.common import clock, faults, logs
 from pegaflow.common.bus.events import EventPublisher, session_topic
@@ -23,43 +21,15 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
-from pegaflow.common.locks import LockProbe
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
-from pegaflow.common.wire.messages import catalogue, operate, transfer
-from pegaflow.common.wire.messages.attach import Attach, Attached
+from pegaflow.common.wire.messages import catalogue, operate
+from pegaflow.common.wire.messages.attach import Attach
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
-from pegaflow.services.tier.commands import (
-    CloseTopic,
-    Command,
-    Cut,
-    DiskDrop,
-    DiskGiveUp,
-    DiskRead,
-    DiskWrite,
-    Fail,
-    Forget,
-    ForgetPeer,
-    GiveUp,
-    Hash,
-    Locate,
-    Log,
-    OpenTopic,
-    PinAt,
-    Publish,
-    Read,
-    Reply,
-    Table,
-    UnpinAt,
-)
+from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
-from pegaflow.services.tier.disk.files import DiskFiles
-from pegaflow.services.tier.disk.level import DiskOptions
-from pegaflow.services.tier.disk.threads import DiskThreads
-from pegaflow.services.tier.hasher import Hasher
-from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
@@ -67,7 +37,6 @@ from pegaflow.services.tier.state import Place, TierState
 
 TICK_S = 0.02
 HELLO_S = 0.5
-PIN_BUDGET_S = 1.0
 BYE_S = 0.5
 
 log = logs.get(__name__)
@@ -76,6 +45,10 @@ log = logs.get(__name__)
 class TierService:
     """One life of a tier. `start` binds, makes the pool and returns; `close` ends everything in order."""
 
+    _carrier: Carrier
+    _events: EventPublisher
+    requests_endpoint: str
+
     def __init__(self, config: TierConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
         self._config, self._lifecycle, self._loop = config, lifecycle, loop
         self.epoch = clock.random_u64()
@@ -83,16 +56,12 @@ class TierService:
         self._factory = SocketFactory()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tick_at = 0.0
-        self._mover: Any = None
-        self._disk: DiskThreads | None = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
-        self._probing: LockProbe | None = None
         self.malformed = 0
         self.failed_commands = 0
         self.handle = faults.around(self._handle, fault_sites.of_event)
-        self._do = faults.around(self._carry_out, fault_sites.of_command)
 
     # --- start and end -----------------------------------------------------------------------------------------------
 
@@ -107,11 +76,13 @@ class TierService:
             raise StartError(error.code, error.text) from None
         self._life.scan_locks()
         faults.reach(Point.TIER_START_AFTER_SCAN)
-        disk = self._open_disk()
-        self._hasher = Hasher(self._life.pool.memory, self._loop)
         self._probes = Probes(config.sessions_dir, self._dead, clock.now)
-        self._metaservers = Metaservers(self._factory, self._loop, config.metaserver)
-        self._peers = Peers(self._factory, self._loop)
+        self._carrier = carrier = Carrier(
+            config, self._loop, self._factory, self.epoch, self._life, self._probes, self._events, self._result
+        )
+        self._do = faults.around(carrier.carry_out, fault_sites.of_command)
+        self._metaservers = carrier.metaservers
+        disk = carrier.open_disk()
         place = Place(
             config.node,
             self.epoch,
@@ -134,11 +105,10 @@ class TierService:
             scrub_rate=config.scrub_rate,
             disk=disk,
         )
-        if self._disk is not None:
-            self._tasks = [self._loop.create_task(self._load_disk())]
-            await asyncio.wait(self._tasks, timeout=READY_S)
+        self._tasks = [self._loop.create_task(carrier.load_disk())]
+        await asyncio.wait(self._tasks, timeout=READY_S)
         if config.mover:
-            await self._start_mover()
+            await carrier.start_mover(self._agent)
         faults.reach(Point.TIER_START_AFTER_MOVER)
         self._serving = True
         self._tick()
@@ -169,63 +139,8 @@ class TierService:
             return bound
         return f"tcp://{self._config.advertise_host}:{bound.rpartition(':')[2]}"
 
-    async def _start_mover(self) -> None:
-        try:
-            from pegaflow.services.tier.mover.pool import MoverFailed, MoverPool
-        except ImportError as error:
-            raise StartError("nixl_missing", f"{error}: install pegaflow[tier], or start with --no-mover") from None
-        config = self._config
-        ucx = {"UCX_NET_DEVICES": config.ucx_net_devices, "UCX_TLS": config.ucx_tls}
-        self._mover = MoverPool(
-            config.runtime_dir,
-            config.node,
-            self._life.pool.path,
-            self._life.pool.size,
-            on_done=lambda job, outcome, text: self._result(events.ReadEnded(job, outcome)),
-            on_metadata=self._agent,
-            ucx={name: value for name, value in ucx.items() if value},
-        )
-        try:
-            await self._mover.start()
-        except MoverFailed as error:
-            raise StartError(error.code, str(error)) from None
-        self._agent(self._mover.metadata)
-
-    def _agent(self, metadata: bytes) -> None:
-        self.state.agent = Agent(f"{self._config.node}/{self.epoch:016x}", metadata, self._mover.base)
-
-    def _open_disk(self) -> DiskOptions:
-        config = self._config
-        if not config.disk_dir:
-            return DiskOptions()
-        try:
-            self._files = DiskFiles(Path(config.disk_dir) / config.node, self._life.pool.memory)
-        except LocalError as error:
-            raise StartError(error.code, error.text) from None
-        log.info("disk", direct=self._files.direct, segments=len(self._files.found), foreign=self._files.foreign)
-        self._disk = DiskThreads(
-            self._files,
-            self._loop,
-            config.disk_threads,
-            lambda job, code: self._result(events.DiskWritten(job, code)),
-            lambda job, found: self._result(events.DiskReadEnded(job, found)),
-        )
-        return DiskOptions(config.disk_size, config.disk_queue, max(self._files.found, default=0))
-
-    async def _load_disk(self) -> None:
-        """Takes the segments of earlier lives over, one by one; what is in them is verified when it is used."""
-        for number in self._files.found:
-            if self._closing:
-                return
-            found = await asyncio.to_thread(self._files.load, number)
-            if found is None:
-                log.warning("segment_refused", segment=number)
-                continue
-            size, records, torn = found
-            if torn:
-                log.warning("segment_log_torn", segment=number, records=len(records), torn_bytes=torn)
-            self._result(events.SegmentFound(number, size, records))
-        self._result(events.SegmentsEnded())
+    def _agent(self, agent: Agent) -> None:
+        self.state.agent = agent
 
     def _look(self) -> None:
         self._probes.look()
@@ -276,22 +191,15 @@ class TierService:
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
+        carrier: Carrier | None = getattr(self, "_carrier", None)
+        if carrier is not None:
+            carrier.stop_loading()
         await asyncio.gather(*self._tasks)
         await self._life.stop()
         faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
-        if self._mover is not None:
-            await self._mover.stop()
-        for name in (
-            "_disk",
-            "_hasher",
-            "_probes",
-            "_metaservers",
-            "_peers",
-            "_requests",
-            "_control",
-            "_events",
-            "_intents",
-        ):
+        if carrier is not None:
+            await carrier.stop_mover()
+        for name in ("_carrier", "_probes", "_requests", "_control", "_events", "_intents"):
             part = getattr(self, name, None)
             if part is not None:
                 part.close()
@@ -312,7 +220,7 @@ class TierService:
             except Exception:  # a message that cannot be sent must not cost others theirs
                 self.failed_commands += 1
                 log.exception("command_failed", command=type(command).__name__)
-                self._failed(command)
+                self._carrier.failed(command)
         if self._tick_at - now > TICK_S and self.state.rest(now) <= 0:
             self._arm_tick(TICK_S)  # somebody has come who waits for it
 
@@ -323,30 +231,6 @@ class TierService:
         except Exception:
             log.exception("result_failed", result=type(event).__name__)
             self.handle(event)
-
-    def _failed(self, command: Command) -> None:
-        """What waits for this command's answer gets one, or it would keep its slots for ever."""
-        error = RemoteError(ErrorCode.INTERNAL, f"{type(command).__name__} failed here")
-        answer: events.Event
-        match command:
-            case Table() | Cut():
-                self._life.store_again(command)
-                return
-            case Hash(job):
-                answer = events.Hashed(job, None)
-            case Locate(ask):
-                answer = events.LocateAnswer(ask, error)
-            case PinAt(fetch):
-                answer = events.PinAnswer(fetch, error, clock.now())
-            case DiskWrite(job):
-                answer = events.DiskWritten(job, ErrorCode.INTERNAL)
-            case DiskRead(job):
-                answer = events.DiskReadEnded(job, None)
-            case Read(fetch) if self._mover is None or not self._mover.holds(fetch):
-                answer = events.ReadEnded(fetch, ErrorCode.INTERNAL)
-            case _:
-                return
-        self._loop.call_soon(self._result, answer)
 
     def _asked(self, request: Request) -> None:
         message = request.message
@@ -373,11 +257,11 @@ class TierService:
         except RemoteError as error:
             request.fail(error.code, error.text)
             return
-        self._probing = probe
+        self._carrier.probing = probe
         self.handle(events.Asked(request, message))
-        if self._probing is not None:  # refused
+        if self._carrier.probing is not None:  # refused
             probe.close()
-            self._probing = None
+            self._carrier.probing = None
         else:
             self._life.attached(message.nonce)
 
@@ -417,92 +301,6 @@ class TierService:
         )
         self._metaservers.tell(hello)
 
-    # --- out ---------------------------------------------------------------------------------------------------------
-
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case Table() | Cut():
-                self._life.store(command)
-            case Reply(asker, message):
-                if isinstance(message, Attached) and self._probing is not None:
-                    self._probes.keep(message.session, message.member, self._probing)
-                    self._probing = None
-                asker.reply(message)
-            case Fail(asker, code, text):
-                asker.fail(code, text)
-            case Publish(topic, message):
-                self._events.publish(topic, message)
-            case OpenTopic(topic):
-                self._events.open_topic(topic)
-            case CloseTopic(topic):
-                self._events.close_topic(topic)
-            case Hash(job, slots, lengths):
-                self._hasher.hash(slots, lengths, lambda found: self._result(events.Hashed(job, found)))
-            case Locate(ask, keys, wait_ms, expected, tails):
-                message = catalogue.Locate(self._config.node, keys, wait_ms, expected, tails)
-                self._metaservers.ask(
-                    message,
-                    wait_ms / 1e3 + 1.0,
-                    lambda answer: self._result(events.LocateAnswer(ask, _typed(answer, catalogue.Located))),
-                )
-            case PinAt():
-                self._pin(command)
-            case UnpinAt(endpoint, epoch, lease):
-                self._peers.send(endpoint, epoch, transfer.Unpin(lease), PIN_BUDGET_S, lambda _: None)
-            case Read():
-                self._read(command)
-            case GiveUp(fetch):
-                self._mover.give_up(fetch)
-            case ForgetPeer(peer):
-                if self._mover is not None:
-                    self._mover.forget_peer(peer)
-            case DiskWrite() | DiskRead() | DiskGiveUp() | DiskDrop():
-                self._disk_job(command)
-            case Forget(session, member, unlink):
-                self._probes.forget(session, member, unlink)
-            case Log(event, fields):
-                log.info(event, **fields)
-            case _:
-                assert_never(command)
-
-    def _pin(self, command: PinAt) -> None:
-        sent_at = clock.now()
-        message = transfer.Pin(self._config.node, command.keys, command.shards, command.ttl_ms)
-
-        def answered(answer: Any) -> None:
-            self._result(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
-
-        self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
-
-    def _disk_job(self, command: DiskWrite | DiskRead | DiskGiveUp | DiskDrop) -> None:
-        assert self._disk is not None
-        match command:
-            case DiskWrite():
-                self._disk.write(command)
-            case DiskRead():
-                self._disk.read(command)
-            case DiskGiveUp(job):
-                self._disk.give_up(job)
-            case DiskDrop(segment):
-                self._disk.drop(segment)
-
-    def _read(self, command: Read) -> None:
-        if self._mover is None:
-            self._loop.call_soon(self.handle, events.ReadEnded(command.fetch, "no_mover"))
-            return
-        notify = b"%s/%016x" % (self._config.node.encode(), self.epoch)
-        self._mover.read(
-            command.fetch,
-            command.peer,
-            command.metadata,
-            command.base,
-            command.pool_bytes,
-            array("Q", command.local),
-            array("Q", command.remote),
-            array("I", command.lengths),
-            notify,
-        )
-
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _document(self) -> operate.Document:
@@ -517,17 +315,10 @@ class TierService:
             events=self.events_endpoint,
             control=self.control_endpoint,
             members=len(self._probes),
-            mover=self._mover.counts() if self._mover is not None else None,
+            mover=self._carrier.mover_counts(),
             metaserver_known=self._metaservers.known,
             failed_commands=self.failed_commands,
             malformed=self.malformed + self._requests.malformed,
             files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         )
         return operate.Document("tier", self._config.node, self.epoch, json.dumps(dump))
-
-
-def _typed(answer: Any, wanted: type[Any]) -> Any:
-    """An answer of another type than the question asks for is an error of the peer."""
-    if isinstance(answer, wanted | Exception):
-        return answer
-    return RemoteError(ErrorCode.BAD_MESSAGE, f"expected {wanted.KIND}, got {type(answer).__name__}")

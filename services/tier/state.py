@@ -20,36 +20,34 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, Detach, SessionBeat
-from pegaflow.common.wire.messages.catalogue import DISK, MEMORY, Sync, SyncChunk
+from pegaflow.common.wire.messages.catalogue import Sync
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
-from pegaflow.common.wire.messages.space import FETCHING, PENDING, SEALED, UNKNOWN, Keep, Kept, Probe, Probed, Unkeep
+from pegaflow.common.wire.messages.space import Keep, Probe, Unkeep
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
-from pegaflow.services.tier import events
+from pegaflow.services.tier import events, inspection
 from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
 from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
+from pegaflow.services.tier.keeping import Keeping
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.lookups import Lookups
-from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import TOPIC, Pages
 from pegaflow.services.tier.pins import Agent, Pins
 from pegaflow.services.tier.saves import Saves
 from pegaflow.services.tier.scrubber import Scrubber
 from pegaflow.services.tier.sessions import Member, Session, Sessions
+from pegaflow.services.tier.snapshots import Snapshots
 from pegaflow.services.tier.verifier import Verifier
-from pegaflow.services.tier.walk import Walk
 
 BEAT_S = 0.5
 IDLE_TICK_S = 0.1
 """Between ticks nobody waits for: leases and promises last for seconds, and an idle tier costs what its ticks cost."""
-MAX_SYNCS = 64
 _SPACE = SpaceOptions()
 _NOTHING = Remains()
 _NO_DISK = DiskOptions()
-_PROBED = {PageState.PENDING: PENDING, PageState.SEALED: SEALED, PageState.FETCHING: FETCHING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,8 @@ class TierState:
         self.lookups.fetches, self.lookups.verifier, self.lookups.disk = self.fetches, self.verifier, self.disk
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
-        self._walks: dict[tuple[int, int], Walk] = {}
+        self._snapshots = Snapshots(self.pages)
+        self._keeping = Keeping(self.pages, self.disk)
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
@@ -204,18 +203,15 @@ class TierState:
                 self.leases.release([message.lease], 0)
                 self._done(asker)
             case Probe():
-                self._probe(asker, message)
+                self._out.append(Reply(asker, self._keeping.probe(message)))
             case Keep():
-                pages = [self.pages.sealed_page(key) for key in message.keys]
-                self.pages.space.keep([page for page in pages if page is not None], now + message.ttl_ms / 1e3)
-                states = bytes(page is not None for page in pages)
-                self._out.append(Reply(asker, Kept(states, self.pages.space.kept * GRANULE)))
+                self._out.append(Reply(asker, self._keeping.keep(message, now)))
             case Unkeep():
-                found = map(self.pages.index.get, message.keys)
-                self.pages.space.unkeep([page for page in found if page is not None])
+                self._keeping.unkeep(message)
                 self._done(asker)
             case Sync():
-                self._sync(asker, message)
+                self._flush()
+                self._out.append(Reply(asker, self._snapshots.chunk(message)))
             case _:
                 self._out.append(Fail(asker, ErrorCode.UNSUPPORTED, f"a tier does not answer {message.KIND}"))
 
@@ -257,15 +253,6 @@ class TierState:
         )
         self._out.append(Reply(asker, answer))
 
-    def _probe(self, asker: Any, message: Probe) -> None:
-        states, levels = bytearray(), bytearray()
-        for key in message.keys:
-            page = self.pages.index.get(key)
-            below = page is None and self.disk.has(key)
-            states.append(SEALED if below else UNKNOWN if page is None else _PROBED[page.state])
-            levels.append(DISK if below else MEMORY)
-        self._out.append(Reply(asker, Probed(bytes(states), bytes(levels))))
-
     def _share(self) -> None:
         self.pages.space.shares.active = frozenset(s.fingerprint for s in self.sessions.by_number.values() if s.fingerprint)
 
@@ -279,34 +266,6 @@ class TierState:
         if fetch is None and isinstance(event.answer, Pinned):
             self.counts["late_pins"] += 1  # it runs out by itself at the owner
         self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
-
-    def _sync(self, asker: Any, message: Sync) -> None:
-        name = (message.clone_epoch, message.sync_id)
-        if message.chunk == 0:
-            for old in [other for other in self._walks if other[0] == message.clone_epoch]:
-                del self._walks[old]
-            while len(self._walks) >= MAX_SYNCS:
-                del self._walks[next(iter(self._walks))]
-            self._flush()
-            self._walks[name] = Walk.begin(self.pages.head, self.pages.snapshot())
-        walk = self._walks.get(name)
-        if walk is None or message.chunk >= len(walk.cuts):
-            raise RemoteError(ErrorCode.STALE_SYNC, "that snapshot is over; begin again with chunk 0")
-        rows = walk.rows[walk.cuts[message.chunk]]
-        if message.chunk == len(walk.cuts) - 1:
-            del self._walks[name]
-        chunk = SyncChunk(
-            message.clone_epoch,
-            message.sync_id,
-            message.chunk,
-            len(walk.cuts),
-            walk.head,
-            [key for key, _, _, _ in rows],
-            bytes(state for _, state, _, _ in rows),
-            bytes(level for _, _, level, _ in rows),
-            u32s(min(size, 0xFFFFFFFF) for _, _, _, size in rows),
-        )
-        self._out.append(Reply(asker, chunk))
 
     # --- publications ------------------------------------------------------------------------------------------------
 
@@ -437,62 +396,7 @@ class TierState:
 
     def dump(self) -> dict[str, Any]:
         """Counts of everything that is held, for "nothing leaked" and for people."""
-        states = Counter(str(page.state) for page in [*self.pages.index.values(), *self.pages.aside])
-        return {
-            "pages": dict(states),
-            "aside": len(self.pages.aside),
-            "references": sum(page.refs for page in [*self.pages.index.values(), *self.pages.aside]),
-            "free_bytes": self.pages.allocator.free_granules() * GRANULE,
-            "backed_bytes": self.pages.allocator.backed * GRANULE,
-            "space": self.pages.space.view(),
-            "sessions": [
-                {
-                    "session": f"{session.number:016x}",
-                    "engine": session.engine,
-                    "fingerprint": session.fingerprint.hex(),
-                    "stale": session.stale,
-                    "members": [
-                        {"role": m.role, "rank": m.rank, "pid": m.pid, "next": m.cursor.next, "grants": len(m.grants)}
-                        for m in session.members.values()
-                    ],
-                }
-                for session in self.sessions.by_number.values()
-            ],
-            "grants": len(self.saves.grants),
-            "hashing": len(self.saves.hashing),
-            "verifying": len(self.verifier.open),
-            "unverified": sum(not page.verified for page in self.pages.index.values()),
-            "adoption": self.adoption.view(),
-            "leases": sum(lease.session != 0 for lease in self.leases.open.values()),
-            "pins": sum(lease.session == 0 for lease in self.leases.open.values()),
-            "lookups": len(self.lookups.open),
-            "waiters": self.lookups.waiting,
-            "fetches": len(self.fetches.open),
-            "disk": self.disk.view(),
-            "counts": dict(self.counts),
-        }
+        return inspection.dump(self)
 
     def validate(self) -> None:
-        self.pages.validate()
-        self.sessions.validate()
-        self.leases.validate()
-        self.saves.validate()
-        self.lookups.validate()
-        self.fetches.validate()
-        self.verifier.validate()
-        self.disk.validate()
-        self.adoption.validate()
-        refs: Counter[int] = Counter()
-        for lease in self.leases.open.values():
-            refs.update(id(page) for page in lease.pages)
-        for fetch in self.fetches.open.values():
-            refs.update(id(page) for page in fetch.pages)
-        for lookup in self.lookups.open.values():
-            refs.update(id(page) for page in lookup.got)
-        refs.update(map(id, self.disk.held()))
-        for pages, _ in self.verifier.open.values():
-            refs.update(id(page) for page in pages)
-        for pages in self.saves.hashing.values():
-            refs.update(id(page) for page in pages)
-        for page in [*self.pages.index.values(), *self.pages.aside]:
-            assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
+        inspection.validate(self)

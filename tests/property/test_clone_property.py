@@ -17,7 +17,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat, Delta, SyncChunk
-from pegaflow.services.tier import events, walk
+from pegaflow.services.tier import events, snapshots
 from pegaflow.services.tier.commands import Fail, Publish, Reply
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import TOPIC
@@ -220,7 +220,7 @@ STEP = st.tuples(st.sampled_from(["promise", "seal", "drop", "event", "lose", "a
 @given(st.lists(STEP, max_size=60))
 def test_a_clone_follows_the_real_tier(monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int]]) -> None:
     """The tier's own index, walk and digest; a snapshot taken while pages come and go."""
-    monkeypatch.setattr(walk, "SYNC_KEYS", 2)
+    monkeypatch.setattr(snapshots, "SYNC_KEYS", 2)
     place = Place("a", 5, "", 64 * GRANULE, "", "", "", "")
     tier = TierState(place, lambda count: bytes(count), lambda session: b"s.%d" % session)
     clone = Clone(9, itertools.count(1), MappedGeneration)

@@ -17,7 +17,7 @@ from pegaflow.common.wire.messages.catalogue import Delta, SyncChunk
 from pegaflow.services.tier.commands import Command, Publish
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import Pages
-from pegaflow.services.tier.walk import Walk
+from pegaflow.services.tier.snapshots import Walk
 
 EVICTIONS = int(os.environ.get("PEGAFLOW_STORM", "100000"))
 POOL = 20_000

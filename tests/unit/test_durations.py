@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pegaflow.common.bus import reliable
 from pegaflow.connector import link, loading, scheduler_bus, silence, worker
-from pegaflow.services.tier import fetches, leases, lookups, probes, service, sessions, state
+from pegaflow.services.tier import carrier, fetches, leases, lookups, probes, service, sessions, state
 
 
 def test_a_read_is_given_up_before_its_pin_runs_out_and_the_owner_waits_longer() -> None:
     assert fetches.READ_DEADLINE_S < fetches.PIN_TTL_S
-    assert service.PIN_BUDGET_S < fetches.READ_DEADLINE_S
+    assert carrier.PIN_BUDGET_S < fetches.READ_DEADLINE_S
     assert leases.MARGIN_S > 0
 
 

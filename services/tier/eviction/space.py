@@ -155,12 +155,7 @@ class Space:
         return page.group.replicas if page.replica else page.group.own
 
     def _held(self, page: Page) -> bool:
-        return (
-            page.state is not PageState.SEALED
-            or page.refs > 0
-            or page.hold_until > self.now
-            or page.kept_until > self.now
-        )
+        return page.state is not PageState.SEALED or page.refs > 0 or page.hold_until > self.now or page.kept_until > self.now
 
     def _spared(self, page: Page) -> bool:
         """Held, or of the request that is given slots just now."""

@@ -1,0 +1,76 @@
+"""What a tier's state holds, for people, and whether its parts fit together, for tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pegaflow.common.pool import GRANULE
+
+if TYPE_CHECKING:
+    from pegaflow.services.tier.state import TierState
+
+
+def dump(state: TierState) -> dict[str, Any]:
+    """Counts of everything that is held."""
+    states = Counter(str(page.state) for page in [*state.pages.index.values(), *state.pages.aside])
+    return {
+        "pages": dict(states),
+        "aside": len(state.pages.aside),
+        "references": sum(page.refs for page in [*state.pages.index.values(), *state.pages.aside]),
+        "free_bytes": state.pages.allocator.free_granules() * GRANULE,
+        "backed_bytes": state.pages.allocator.backed * GRANULE,
+        "space": state.pages.space.view(),
+        "sessions": [
+            {
+                "session": f"{session.number:016x}",
+                "engine": session.engine,
+                "fingerprint": session.fingerprint.hex(),
+                "stale": session.stale,
+                "members": [
+                    {"role": m.role, "rank": m.rank, "pid": m.pid, "next": m.cursor.next, "grants": len(m.grants)}
+                    for m in session.members.values()
+                ],
+            }
+            for session in state.sessions.by_number.values()
+        ],
+        "grants": len(state.saves.grants),
+        "hashing": len(state.saves.hashing),
+        "verifying": len(state.verifier.open),
+        "unverified": sum(not page.verified for page in state.pages.index.values()),
+        "adoption": state.adoption.view(),
+        "leases": sum(lease.session != 0 for lease in state.leases.open.values()),
+        "pins": sum(lease.session == 0 for lease in state.leases.open.values()),
+        "lookups": len(state.lookups.open),
+        "waiters": state.lookups.waiting,
+        "fetches": len(state.fetches.open),
+        "disk": state.disk.view(),
+        "counts": dict(state.counts),
+    }
+
+
+def validate(state: TierState) -> None:
+    """Each part by itself, and that every reference to a page is somebody's."""
+    state.pages.validate()
+    state.sessions.validate()
+    state.leases.validate()
+    state.saves.validate()
+    state.lookups.validate()
+    state.fetches.validate()
+    state.verifier.validate()
+    state.disk.validate()
+    state.adoption.validate()
+    refs: Counter[int] = Counter()
+    for lease in state.leases.open.values():
+        refs.update(id(page) for page in lease.pages)
+    for fetch in state.fetches.open.values():
+        refs.update(id(page) for page in fetch.pages)
+    for lookup in state.lookups.open.values():
+        refs.update(id(page) for page in lookup.got)
+    refs.update(map(id, state.disk.held()))
+    for pages, _ in state.verifier.open.values():
+        refs.update(id(page) for page in pages)
+    for pages in state.saves.hashing.values():
+        refs.update(id(page) for page in pages)
+    for page in [*state.pages.index.values(), *state.pages.aside]:
+        assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"
