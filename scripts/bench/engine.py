@@ -1,6 +1,6 @@
 """What PegaFlow costs and saves inside vLLM: one engine with the connector and one without, on the same cores, in turns.
 
-    scripts/bench/engine [--quick] [--rounds 6] [--json FILE] [--profile FILE]
+    scripts/bench/engine [--quick] [--starts 3] [--rounds 2] [--control] [--json FILE] [--profile FILE]
 
 NOTE: clients, engine and tier share this machine's cores. Ratios are taken pair by pair within this run; absolute figures are not
 comparable between machines or runs.
@@ -8,6 +8,10 @@ comparable between machines or runs.
 Both engines: SmolLM2-135M, float32, eager, 32 ids a block, vLLM's own prefix cache on (as in production). Only one side is ever
 busy; the other one is held by SIGSTOP (engine, tier, metaserver and mover), so it takes no cycle at all, and the plain engine's
 figures carry nothing of PegaFlow. Sides take turns A B, B A, A B, …
+
+Two engines without any connector differ by up to 3 %, for as long as they live: where their memory lies is drawn when they start.
+So both are started anew `--starts` times, and the table says what each start gave. `--control` puts a second plain engine in the
+place of the one with the connector: what then differs from 1 is the noise of this machine.
 
 vLLM would give the two sides different numbers of compute cores (it keeps one free, and one more with a connector, unless that
 leaves none), so both are told: all but the last.
@@ -53,8 +57,10 @@ PHASES = ("ttft", "workload", "steps")
 
 
 class Scale(NamedTuple):
-    """How much of everything. `requests` of `ids` + `answer`, `at_once`; `others`: prompts beside bystanders, a round."""
+    """How much of everything. `rounds` per start; `requests` of `ids` + `answer`, `at_once`; `others`: prompts beside bystanders,
+    a round."""
 
+    starts: int
     rounds: int
     runs: int
     requests: int
@@ -64,18 +70,22 @@ class Scale(NamedTuple):
     others: int
 
 
-FULL = Scale(rounds=6, runs=3, requests=8, ids=512, answer=24, at_once=4, others=12)
-QUICK = Scale(rounds=2, runs=2, requests=6, ids=384, answer=16, at_once=3, others=6)
+FULL = Scale(starts=3, rounds=2, runs=3, requests=8, ids=512, answer=24, at_once=4, others=12)
+QUICK = Scale(starts=2, rounds=1, runs=2, requests=6, ids=384, answer=16, at_once=3, others=6)
 
 
 class Found(NamedTuple):
-    """Of one side, in the order of the rounds."""
+    """Of one side, in the order of the rounds. Empty when it is made."""
 
     cold: dict[int, list[Ttft]]
     warm: dict[int, list[Ttft]]
     runs: list[Throughput]
     saves: list[Step]
     loads: list[Step]
+
+    @classmethod
+    def nothing(cls) -> Found:
+        return cls(defaultdict(list), defaultdict(list), [], [], [])
 
 
 def one_ttft(side: Side, other: Side, prompts: Prompts, found: Found) -> None:
@@ -131,10 +141,9 @@ def one_run(side: Side, other: Side, prompts: Prompts, scale: Scale, found: Foun
     found.runs.append(run)
 
 
-def measure(sides: Sequence[Side], scale: Scale, phases: Sequence[str]) -> dict[str, Found]:
-    prompts = Prompts(seed=7)
-    found = {side.name: Found(defaultdict(list), defaultdict(list), [], [], []) for side in sides}
-    warmup = Found(defaultdict(list), defaultdict(list), [], [], [])
+def measure(sides: Sequence[Side], prompts: Prompts, scale: Scale, phases: Sequence[str], found: dict[str, Found]) -> None:
+    """One start's rounds."""
+    warmup = Found.nothing()
     orders = (sides, tuple(reversed(sides)))
     for side, other in zip(*orders, strict=True):
         one_run(side, other, prompts, scale, warmup)
@@ -150,7 +159,6 @@ def measure(sides: Sequence[Side], scale: Scale, phases: Sequence[str]) -> dict[
                 one_run(side, other, prompts, scale, found[side.name])
             turn += 1
         print(f"round {number + 1} of {scale.rounds} done", file=sys.stderr, flush=True)
-    return found
 
 
 def ttft_rows(ours: Found, plain: Found) -> tuple[list[dict[str, Any]], list[Goal]]:
@@ -179,7 +187,7 @@ def stage_rows(ours: Found) -> list[dict[str, Any]]:
     return rows
 
 
-def run_rows(ours: Found, plain: Found) -> tuple[list[dict[str, Any]], list[Goal]]:
+def run_rows(ours: Found, plain: Found, starts: int) -> tuple[list[dict[str, Any]], list[Goal]]:
     rates: dict[str, Callable[[Throughput], float]] = {
         "ids/s": lambda run: run.rate,
         "ids per CPU second of the compute thread": lambda run: run.tokens / compute_cpu(run),
@@ -195,6 +203,12 @@ def run_rows(ours: Found, plain: Found) -> tuple[list[dict[str, Any]], list[Goal
             "plain": percentile(those, 0.5),
         }
         rows.append(row | {"ratio": ratio.median, "q1": ratio.low, "q3": ratio.high, "pairs": ratio.pairs})
+    each = len(ours.runs) // starts
+    for start in range(starts):
+        part = slice(each * start, each * (start + 1))
+        ratio = paired([run.rate for run in ours.runs[part]], [run.rate for run in plain.runs[part]])
+        row = {"workload without hits": f"ids/s, start {start + 1}", "ratio": ratio.median, "q1": ratio.low, "q3": ratio.high}
+        rows.append(row | {"pairs": ratio.pairs})
     return rows, [at_least("throughput without any hit, with the connector against without", rows[0]["ratio"], 0.99)]
 
 
@@ -222,8 +236,10 @@ def step_rows(ours: Found, plain: Found) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="about three minutes")
-    parser.add_argument("--rounds", type=int, help="instead of the usual number")
+    parser.add_argument("--quick", action="store_true", help="about six minutes")
+    parser.add_argument("--starts", type=int, help="how often both engines are started; instead of the usual number")
+    parser.add_argument("--rounds", type=int, help="of each start; instead of the usual number")
+    parser.add_argument("--control", action="store_true", help="plain against plain: the noise of this machine")
     parser.add_argument("--only", choices=PHASES, action="append", help="leave the others out; may be repeated")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", type=Path, help="cProfile of the engine core with the connector (CPU time, slower)")
@@ -237,21 +253,33 @@ def main() -> int:
     scale = QUICK if arguments.quick else FULL
     if arguments.rounds:
         scale = scale._replace(rounds=arguments.rounds)
-    with ExitStack() as stack:
-        folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        services = stack.enter_context(Stack("a", POOL_BYTES, mover=True))
-        ours = stack.enter_context(Side("connector", folder, services, arguments.profile))
-        plain = stack.enter_context(Side("plain", folder, None))
-        for side in (ours, plain):
-            side.wait_ready()
-        phases = arguments.only or PHASES
-        ours.profile_worker()
-        for side in (ours, plain):
-            side.hold()
-        found = measure([ours, plain], scale, phases)
-        ours.let_go()
-        ours.profile_worker()
+    if arguments.starts:
+        scale = scale._replace(starts=arguments.starts)
+    phases = arguments.only or ["workload"] if arguments.control else arguments.only or PHASES
+    if arguments.control and list(phases) != ["workload"]:
+        parser.error("--control has no pages to load: it is for the workload only")
+    found = {name: Found.nothing() for name in ("connector", "plain")}
+    prompts = Prompts(seed=7)
+    for start in range(scale.starts):
+        print(f"start {start + 1} of {scale.starts}", file=sys.stderr, flush=True)
+        with ExitStack() as stack:
+            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
+            services = None if arguments.control else stack.enter_context(Stack("a", POOL_BYTES, mover=True))
+            ours = Side("connector", folder, services, arguments.profile)
+            plain = Side("plain", folder, None)
+            for side in (ours, plain) if start % 2 == 0 else (plain, ours):
+                stack.enter_context(side).wait_ready()
+            if services is not None:
+                ours.profile_worker()
+            for side in (ours, plain):
+                side.hold()
+            measure([ours, plain], prompts, scale, phases, found)
+            ours.let_go()
+            if services is not None:
+                ours.profile_worker()
+    if arguments.control:
+        print("CONTROL: both engines are plain; `connector` is a second one without connector.")
     mine, other = found["connector"], found["plain"]
     tables: list[list[dict[str, Any]]] = []
     goals: list[Goal] = []
@@ -259,7 +287,7 @@ def main() -> int:
         rows, goals = ttft_rows(mine, other)
         tables += [rows, stage_rows(mine)]
     if "workload" in phases:
-        rows, more = run_rows(mine, other)
+        rows, more = run_rows(mine, other, scale.starts)
         goals += more
         tables += [rows, account(mine.runs, other.runs)]
     if "steps" in phases:
