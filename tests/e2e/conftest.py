@@ -9,21 +9,25 @@ import pytest
 
 from deployment import plan as planning
 from deployment.cases import PromptMaker
-from deployment.http import Server
+from deployment.http import Json, Server
 from deployment.plan import Plan
 from deployment.ports import from_system
 from deployment.readiness import wait_all
 from deployment.reference import References, collect
 from deployment.supervision import SERVICES, Supervision
 
+from . import parity
+from .parity import Places, Reply
+
 
 class Deployment(NamedTuple):
-    """Ready to be asked; `references` are the answers of one vLLM alone, which is stopped by then."""
+    """Ready to be asked; `references` and, by name of a case, `parity` (body, reply) are of one vLLM alone, stopped by then."""
 
     plan: Plan
     supervision: Supervision
     prompts: PromptMaker
     references: References
+    parity: dict[str, tuple[Json, Reply]]
 
     @property
     def router(self) -> Server:
@@ -39,7 +43,24 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         wait_all(supervision, [*SERVICES, "reference"], plan.ports)
         prompts = PromptMaker(plan.model, plan.model_name)
         references = collect(Server(plan.ports.reference), prompts)
+        alike = _ask_alone(plan, prompts)
         supervision.stop_one("reference")
-        yield Deployment(plan, supervision, prompts, references)
+        yield Deployment(plan, supervision, prompts, references, alike)
     finally:
         supervision.stop()
+
+
+def _ask_alone(plan: Plan, prompts: PromptMaker) -> dict[str, tuple[Json, Reply]]:
+    reference = Server(plan.ports.reference)
+
+    def first_ids(path: str, body: Json) -> list[int]:
+        choice = reference.post(path, body | {"model": plan.model_name, "return_token_ids": True})["choices"][0]
+        ids: list[int] = choice["token_ids"]
+        return ids
+
+    places = Places(plan.model / "tokenizer.json", lambda length: prompts.completion("parity", length).body["prompt"], first_ids)
+    replies: dict[str, tuple[Json, Reply]] = {}
+    for case in parity.cases():
+        body = {"model": plan.model_name} | places.filled(case)
+        replies[case.name] = (body, parity.ask(plan.ports.reference, case.path, body))
+    return replies

@@ -17,6 +17,7 @@ from typing import Any
 import leftovers
 from cluster import Cluster, Process, dump, until
 from fault_control import FaultControl, state
+from stopwatch import Stopwatch
 
 PAGES = 5
 WAIT_S = 0.6
@@ -104,7 +105,7 @@ class Story:
         error = self.control.suffer(fault, act, beside, {engine.process.pid for engine in self.engines.values()})
         if error is not None and not isinstance(error, EngineGone):
             raise error
-        self.settle()
+        self.settle(fault)
 
     def _processes(self) -> list[Process | EngineProcess]:
         return [*self.cluster.tiers.values(), self.cluster.metaserver, *self.engines.values()]
@@ -178,18 +179,22 @@ class Story:
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def settle(self, what: str = "") -> None:
         """What has ended is started, as a supervisor would; then full service, and then nothing is held by anybody."""
 
+        watch = Stopwatch(f"full service again: {what}")
+
         def in_service() -> bool:
-            self._revive()
+            if self._revive():
+                watch.restart()
             try:
                 return self._turn()
             except EngineGone:
                 return False
 
         try:
-            until("full service", in_service, 60)
+            with watch:
+                until("full service", in_service, 60)
         except AssertionError as error:
             raise AssertionError(f"{error}; the last turn: {self.steps}") from None
         last: dict[str, Any] = {}
@@ -205,12 +210,16 @@ class Story:
             raise AssertionError(f"still held: {last}") from None
         self.in_order = True
 
-    def _revive(self) -> None:
+    def _revive(self) -> bool:
+        """Whether somebody had to be started."""
+        dead = False
         for process in self._processes():
             if process.process.poll() is not None:
                 if isinstance(process, EngineProcess):
                     process.reap()
                 process.start()
+                dead = True
+        return dead
 
     def held(self) -> dict[str, Any]:
         """Everything that is not as in an idle cluster with one engine per tier; {} if there is nothing."""

@@ -17,6 +17,7 @@ from pegaflow.common import clock
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import GONE, SEALED, Locate, Located
+from stopwatch import Stopwatch
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -73,8 +74,9 @@ def test_after_a_restart_of_the_metaserver_every_key_is_located_again(monkeypatc
         cluster.metaserver.kill()
         cluster.metaserver.start()
         until("it runs", lambda: dump(at).get("state") == "ready")
-        for node in "ab":
-            until(f"the keys of {node} again", lambda node=node: all_located(at, keys[node]), 120)  # type: ignore[misc]
+        with Stopwatch(f"located again after a restart of the metaserver: 2 tiers of {KEYS} keys"):
+            for node in "ab":
+                until(f"the keys of {node} again", lambda node=node: all_located(at, keys[node]), 120)  # type: ignore[misc]
         counts = dump(at)["counts"]
         assert counts["sync_first"] == counts["swaps"] == 2, "one snapshot each was enough"
         for node in "ab":
