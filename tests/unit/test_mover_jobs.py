@@ -29,7 +29,7 @@ from pegaflow.services.tier.mover.events import (
     Tell,
     Tick,
 )
-from pegaflow.services.tier.mover.jobs import MAX_OPEN_JOBS, MoverJobs
+from pegaflow.services.tier.mover.jobs import MAX_OPEN_JOBS, MAX_PEER_JOBS, MoverJobs
 
 LIMITS = Limits(recycle_after_s=30, retire_grace_s=4, retire_limit_s=8, respawn_first_s=1, respawn_max_s=5, healthy_after_s=10)
 ONE, TWO, THREE = MoverNumber(1), MoverNumber(2), MoverNumber(3)
@@ -106,8 +106,38 @@ def test_a_peer_with_a_given_up_read_gets_no_new_ones(jobs: MoverJobs) -> None:
 
 def test_too_many_reads_are_answered_not_queued(jobs: MoverJobs) -> None:
     for job in range(MAX_OPEN_JOBS):
-        assert jobs.handle(ReadAsked(job, "b"), 1) == [Post(ONE, job)]
-    assert outcomes(jobs.handle(ReadAsked(MAX_OPEN_JOBS, "b"), 1)) == [(MAX_OPEN_JOBS, Outcome.BUSY_PEER)]
+        assert jobs.handle(ReadAsked(job, f"b{job // MAX_PEER_JOBS}"), 1) == [Post(ONE, job)]
+    assert outcomes(jobs.handle(ReadAsked(MAX_OPEN_JOBS, "c"), 1)) == [(MAX_OPEN_JOBS, Outcome.BUSY_PEER)]
+    jobs.handle(ended(0), 2)
+    assert jobs.handle(ReadAsked(MAX_OPEN_JOBS, "c"), 2) == [Post(ONE, MAX_OPEN_JOBS)]
+
+
+def test_one_peer_has_a_share_of_the_reads_and_the_others_go_on(jobs: MoverJobs) -> None:
+    for job in range(MAX_PEER_JOBS):
+        jobs.handle(ReadAsked(job, "b"), 1)
+    over = MAX_PEER_JOBS
+    assert outcomes(jobs.handle(ReadAsked(over, "b"), 1)) == [(over, Outcome.BUSY_PEER)]
+    assert jobs.handle(ReadAsked(over, "c"), 1) == [Post(ONE, over)]
+    jobs.handle(ended(0), 2)
+    assert jobs.handle(ReadAsked(over + 1, "b"), 2) == [Post(ONE, over + 1)]
+    jobs.validate()
+
+
+def test_more_in_quarantine_than_the_pool_can_spare_costs_the_mover_at_once() -> None:
+    jobs = MoverJobs(LIMITS, quarantine_bytes=100)
+    jobs.handle(Start(), 0)
+    jobs.handle(MoverReady(ONE), 0)
+    for job, size in ((1, 60), (2, 40), (3, 1)):
+        jobs.handle(ReadAsked(job, f"peer {job}", size), 1)
+    assert jobs.handle(DeadlinePassed(1), 3) == [GiveUpIn(ONE, 1)]
+    assert jobs.handle(DeadlinePassed(2), 3) == [GiveUpIn(ONE, 2)]
+    assert jobs.quarantined == 100
+    assert jobs.handle(DeadlinePassed(3), 3) == [GiveUpIn(ONE, 3), Spawn(TWO)]
+    assert jobs.handle(Tick(), 3) == []
+    jobs.handle(MoverReady(TWO), 4)
+    assert jobs.handle(Tick(), 4 + LIMITS.retire_grace_s) == [Kill(ONE)]
+    assert len(outcomes(jobs.handle(MoverReaped(ONE), 9))) == 3
+    assert (jobs.quarantined, jobs.movers, jobs.next_tick()) == (0, 1, None)
 
 
 def test_a_failure_without_proof_waits_for_the_movers_end(jobs: MoverJobs) -> None:
@@ -226,7 +256,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = MoverJobs(LIMITS)
+        self.state = MoverJobs(LIMITS, quarantine_bytes=250)
         self.now = 0.0
         self.next_job = 1
         self.alive: set[int] = set()
@@ -259,10 +289,10 @@ class Machine(RuleBasedStateMachine):
         assert len(self.alive) <= 2
         self.state.validate()
 
-    @rule(target=asked, peer=st.sampled_from("abc"))
-    def ask(self, peer: str) -> int:
+    @rule(target=asked, peer=st.sampled_from("abc"), size=st.sampled_from([1, 100, 1000]))
+    def ask(self, peer: str, size: int) -> int:
         job, self.next_job = self.next_job, self.next_job + 1
-        self.apply(ReadAsked(job, peer))
+        self.apply(ReadAsked(job, peer, size))
         assert (job in self.told) != (job in self.may_land)
         return job
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pegaflow.services.tier.mover.wire import (
     MAX_FRAME_BYTES,
+    MAX_METADATA_BYTES,
     AddPeer,
     Decoder,
     Ended,
@@ -107,3 +108,16 @@ def test_truncated_metadata_is_noticed(length: int) -> None:
 def test_foreign_metadata_is_refused(data: bytes) -> None:
     with pytest.raises(WireBroken):
         Metadata.unpack(data)
+
+
+@pytest.mark.parametrize(
+    ("base", "size"), [(-1, 4096), (0, 0), (4096, -4096), ((1 << 64) - 1, 2)], ids=["below 0", "no bytes", "less", "wraps"]
+)
+def test_metadata_of_a_pool_that_cannot_be_is_refused(base: int, size: int) -> None:
+    with pytest.raises(WireBroken, match="is none"):
+        Metadata.unpack(Metadata("node:0123", base, size, b"blob").pack())
+
+
+def test_metadata_has_a_size() -> None:
+    with pytest.raises(WireBroken, match="at most"):
+        Metadata.unpack(Metadata("node:0123", 0, 1, bytes(MAX_METADATA_BYTES)).pack())

@@ -17,7 +17,7 @@ class Outcome(StrEnum):
     PEER_LOST = "peer_lost"  # posted and broken off
     BAD_DESCRIPTOR = "bad_descriptor"  # offsets or lengths outside a pool, overlapping destinations
     MOVER_DIED = "mover_died"  # the mover was reaped with the job open, or there is none
-    BUSY_PEER = "busy_peer"  # this peer has a given-up READ, or too much is open
+    BUSY_PEER = "busy_peer"  # this peer has a given-up READ, or too many are open
     LANDED_LATE = "landed_late"  # given up, then completed
     FAILED_LATE = "failed_late"  # given up, then failed, or never posted
     REAPED = "reaped"  # given up, then its mover was reaped
@@ -28,6 +28,8 @@ class Limits:
     """Seconds. `retire_grace` should exceed the pin lease of a reader, `retire_limit` the READ deadline."""
 
     recycle_after_s: float = 10.0  # a given-up READ that has not ended by itself costs its mover
+    quarantine_share: float = 1 / 8  # so do more of them at once, in destinations, as a fraction of the pool
+    hung_after_s: float = 10.0  # a mover that has not answered for so long is killed
     retire_grace_s: float = 4.0
     retire_limit_s: float = 8.0
     respawn_first_s: float = 0.1
@@ -59,8 +61,11 @@ class MoverReaped:
 
 @dataclass(frozen=True, slots=True)
 class ReadAsked:
+    """`size`: bytes of its destination."""
+
     job: int
     peer: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

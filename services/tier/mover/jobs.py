@@ -12,10 +12,13 @@ A job is told exactly once, and only when nothing can land in its destination an
 the mover that posted it was **reaped** (waitpid, not merely signalled). Giving a READ up in NIXL stops nothing: when a
 stopped owner resumes, all bytes still land. So there is no other way out.
 
-Movers: one takes new READs (*current*), at most one finishes its own (*retired*). A recycle (asked for, or because a
-given-up READ does not end by itself) starts a *successor*; the current mover works until that is ready and is retired
-then. A retired mover is killed when it has no healthy job left and its grace is over (other tiers may be reading through
-it), or when its limit is over. A peer with a given-up READ gets no new ones.
+Movers: one takes new READs (*current*), at most one finishes its own (*retired*). A recycle (asked for, because a given-up
+READ does not end by itself, or because more bytes are in quarantine than the pool can spare) starts a *successor*; the
+current mover works until that is ready and is retired then. A retired mover is killed when it has no healthy job left and
+its grace is over (other tiers may be reading through it), or when its limit is over.
+
+A peer with a given-up READ gets no new ones, and no peer has more than a share of the open READs: one that does not answer
+costs itself, and the others go on.
 """
 
 from __future__ import annotations
@@ -46,26 +49,12 @@ from pegaflow.services.tier.mover.events import (
     Tell,
     Tick,
 )
+from pegaflow.services.tier.mover.ledger import Job, Ledger
 
 # Healthy movers of one node never come near; a runaway caller is answered instead of filling memory.
 MAX_OPEN_JOBS: Final = 4096
-
-
-@dataclass(slots=True)
-class _Job:
-    peer: str
-    mover: MoverNumber
-    given_up_at: float | None = None
-    # Set when the READ failed without proof that nothing lands any more: the outcome waits for the mover's end.
-    failed: str | None = None
-
-    @property
-    def given_up(self) -> bool:
-        return self.given_up_at is not None
-
-    @property
-    def healthy(self) -> bool:
-        return not self.given_up and self.failed is None
+# Of one peer. Each costs descriptors here and, at a peer that stands still, a request and a notification that UCX keeps.
+MAX_PEER_JOBS: Final = 512
 
 
 @dataclass(slots=True)
@@ -86,6 +75,7 @@ class MoverJobs:
         "_jobs",
         "_limits",
         "_next",
+        "_quarantine_bytes",
         "_respawn_at",
         "_retired",
         "_running",
@@ -93,9 +83,11 @@ class MoverJobs:
         "_want_recycle",
     )
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: Limits = DEFAULT_LIMITS, quarantine_bytes: int | None = None) -> None:
+        """`quarantine_bytes`: what the destinations of given-up READs may hold before the mover is recycled; None: any."""
         self._limits = limits
-        self._jobs: dict[int, _Job] = {}
+        self._quarantine_bytes = quarantine_bytes
+        self._jobs = Ledger()
         self._current: _Mover | None = None
         self._successor: _Mover | None = None  # starting, to replace a current one that works
         self._retired: _Mover | None = None
@@ -115,12 +107,17 @@ class MoverJobs:
     @property
     def open(self) -> int:
         """READs that somebody waits for."""
-        return sum(job.healthy for job in self._jobs.values())
+        return self._jobs.healthy
 
     @property
     def given_up(self) -> int:
         """READs that nobody waits for and that may still land."""
         return len(self._jobs) - self.open
+
+    @property
+    def quarantined(self) -> int:
+        """Bytes of their destinations."""
+        return self._jobs.quarantined(number for number, _ in self._jobs.items())
 
     @property
     def movers(self) -> int:
@@ -130,10 +127,6 @@ class MoverJobs:
     def holds(self, job: int) -> bool:
         """Something may still land in this job's destination."""
         return job in self._jobs
-
-    def busy(self, peer: str) -> bool:
-        """This peer has a READ that nobody waits for and that has not ended."""
-        return any(not job.healthy and job.peer == peer for job in self._jobs.values())
 
     def next_tick(self) -> float | None:
         """When `Tick` will do something, or None."""
@@ -160,8 +153,8 @@ class MoverJobs:
                 return self._mover_ready(number, now)
             case MoverReaped(number):
                 return self._mover_reaped(number, now)
-            case ReadAsked(job, peer):
-                return self._asked(job, peer)
+            case ReadAsked():
+                return self._asked(event)
             case ReadEnded():
                 return self._ended(event, now)
             case DeadlinePassed(job):
@@ -185,7 +178,7 @@ class MoverJobs:
         if self._respawn_at is not None and now >= self._respawn_at:
             self._respawn_at = None
         overdue = self._overdue_at()
-        self._want_recycle |= overdue is not None and now >= overdue
+        self._want_recycle |= (overdue is not None and now >= overdue) or self._crowded()
         if self._running and self._respawn_at is None:
             if self._current is None:
                 self._current = self._new_mover(commands)
@@ -255,17 +248,20 @@ class MoverJobs:
         pause = self._limits.respawn_first_s * 2 ** min(max(self._failures - 1, 0), 16)
         self._respawn_at = now + min(pause, self._limits.respawn_max_s)
 
-    def _asked(self, job: int, peer: str) -> list[Command]:
+    def _asked(self, event: ReadAsked) -> list[Command]:
+        job, peer = event.job, event.peer
         if job in self._jobs:
             raise ValueError(f"job {job} is open already")
         mover = self._current
         if mover is None or not self.ready:
             return [Tell(job, Outcome.MOVER_DIED, "no mover is ready")]
-        if self.busy(peer):
+        if self._jobs.busy(peer):
             return [Tell(job, Outcome.BUSY_PEER, f"{peer} has a READ that was given up and has not ended")]
+        if self._jobs.of_peer(peer) >= MAX_PEER_JOBS:
+            return [Tell(job, Outcome.BUSY_PEER, f"{self._jobs.of_peer(peer)} READs of {peer} are open")]
         if len(self._jobs) >= MAX_OPEN_JOBS:
             return [Tell(job, Outcome.BUSY_PEER, f"{len(self._jobs)} READs are open")]
-        self._jobs[job] = _Job(peer, mover.number)
+        self._jobs.add(job, Job(peer, mover.number, event.size))
         mover.jobs.add(job)
         return [Post(mover.number, job)]
 
@@ -279,7 +275,7 @@ class MoverJobs:
             entry.failed = event.text
             self._want_recycle |= mover is self._current
             return self._advance(now)
-        del self._jobs[event.job]
+        self._jobs.pop(event.job)
         mover.jobs.discard(event.job)
         told = event.outcome
         if entry.given_up:
@@ -291,7 +287,7 @@ class MoverJobs:
         if entry is None or entry.given_up:
             return []
         entry.given_up_at = now
-        return [GiveUpIn(entry.mover, job)]
+        return [GiveUpIn(entry.mover, job), *self._advance(now)]
 
     def _overdue_at(self) -> float | None:
         """When the current mover has to be recycled, because only its end frees what was given up in it."""
@@ -299,6 +295,12 @@ class MoverJobs:
             return None
         since = [self._jobs[job].given_up_at for job in self._current.jobs]
         return min((at + self._limits.recycle_after_s for at in since if at is not None), default=None)
+
+    def _crowded(self) -> bool:
+        """More is in quarantine than may be, and the end of the current mover would free it."""
+        if self._quarantine_bytes is None or not (self._running and self.ready) or self._current is None:
+            return False
+        return self._jobs.quarantined(self._current.jobs) > self._quarantine_bytes
 
     def _healthy(self, mover: _Mover) -> bool:
         """Somebody waits for a READ of this mover."""
@@ -312,6 +314,7 @@ class MoverJobs:
 
     def validate(self) -> None:
         """Raises AssertionError when the parts disagree."""
+        self._jobs.validate()
         movers = self._movers()
         assert len({mover.number for mover in movers}) == len(movers), "one mover in two places"
         assert all(mover.number < self._next for mover in movers)

@@ -45,15 +45,14 @@ from pegaflow.services.tier.mover.events import (
     Tell,
     Tick,
 )
+from pegaflow.services.tier.mover.introductions import Introductions
 from pegaflow.services.tier.mover.jobs import MoverJobs
+from pegaflow.services.tier.mover.watch import Watch
 from pegaflow.services.tier.mover.wire import (
-    AddPeer,
     Ended,
     Failed,
-    ForgetPeer,
     GiveUp,
     Message,
-    Metadata,
     Ping,
     Pong,
     Read,
@@ -107,13 +106,12 @@ class MoverPool:
         self._env = environment(os.environ, ucx)
         self._start_timeout_s = start_timeout_s
         self._left_over_timeout_s = left_over_timeout_s
-        self._jobs = MoverJobs(limits)
+        self._jobs = MoverJobs(limits, int(limits.quarantine_share * pool_size))
         self._movers: dict[MoverNumber, Mover] = {}
         self._numbers: dict[Mover, MoverNumber] = {}
-        self._introduced: dict[Mover, dict[str, bytes]] = {}
+        self._introductions = Introductions()
+        self._watch = Watch(limits.hung_after_s, self._ready_movers, self._hung)
         self._asked: dict[int, Read] = {}
-        self._peers: dict[str, AddPeer] = {}
-        self._peer_metadata: dict[str, bytes] = {}
         self._announced: Mover | None = None
         self._first: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -121,6 +119,7 @@ class MoverPool:
         self._pings = 0
         self._pongs: dict[int, tuple[Mover, asyncio.Future[int]]] = {}
         self._spawned = 0
+        self._hung_movers = 0
         self._ended: dict[str, int] = {}
 
     # -- for the tier
@@ -160,6 +159,7 @@ class MoverPool:
         except MoverFailed:
             await self.stop()
             raise
+        self._watch.start()
 
     def read(
         self,
@@ -181,15 +181,11 @@ class MoverPool:
         """
         if self._jobs.holds(job):
             raise ValueError(f"job {job} is open already")
-        if peer_metadata != self._peer_metadata.get(peer):
-            try:
-                known = Metadata.unpack(peer_metadata)
-            except WireBroken as error:
-                self._refuse(job, Outcome.PEER_UNREACHABLE, f"{peer}: {error}")
-                return
-            self._peers[peer] = AddPeer(peer, known.agent, known.base, known.size, known.blob)
-            self._peer_metadata[peer] = bytes(peer_metadata)
-        known_peer = self._peers[peer]
+        try:
+            known_peer = self._introductions.learn(peer, peer_metadata)
+        except WireBroken as error:
+            self._refuse(job, Outcome.PEER_UNREACHABLE, f"{peer}: {error}")
+            return
         if (peer_base, peer_size) != (known_peer.base, known_peer.size):
             self._refuse(job, Outcome.BAD_DESCRIPTOR, f"{peer}: base and size are not those of its metadata")
             return
@@ -197,7 +193,7 @@ class MoverPool:
             self._refuse(job, Outcome.BAD_DESCRIPTOR, "columns must be array('Q'), array('Q'), array('I')")
             return
         self._asked[job] = Read(job, peer, local_offsets.tobytes(), remote_offsets.tobytes(), lengths.tobytes(), bytes(notify))
-        self._handle(ReadAsked(job, peer))
+        self._handle(ReadAsked(job, peer, sum(lengths)))
 
     def holds(self, job: int) -> bool:
         """`on_done` is still to come for this job."""
@@ -209,11 +205,7 @@ class MoverPool:
 
     def forget_peer(self, peer: str) -> None:
         """This peer is gone for good: drop the connection once none of its READs is unfinished."""
-        self._peers.pop(peer, None)
-        self._peer_metadata.pop(peer, None)
-        for mover, introduced in self._introduced.items():
-            if introduced.pop(peer, None) is not None:
-                mover.send(ForgetPeer(peer))
+        self._introductions.forget(peer)
 
     async def ping(self) -> int:
         """Returns once the current mover has answered, with the notifications that its readers sent it so far.
@@ -238,18 +230,21 @@ class MoverPool:
 
     async def stop(self) -> None:
         """Kills all movers and returns when they are reaped; all open jobs have been told by then."""
+        self._watch.stop()
         self._handle(Stop())
         await asyncio.gather(*(mover.wait() for mover in list(self._numbers)))
         self._arm()
 
     def counts(self) -> dict[str, int]:
-        """For metrics: open, given_up, movers, spawned, peers, and ended_<outcome> for each outcome seen."""
+        """For metrics: open, given_up, quarantined_bytes, movers, spawned, hung, peers, ended_<outcome> for each outcome seen."""
         return {
             "open": self._jobs.open,
             "given_up": self._jobs.given_up,
+            "quarantined_bytes": self._jobs.quarantined,
             "movers": self._jobs.movers,
             "spawned": self._spawned,
-            "peers": len(self._peers),
+            "hung": self._hung_movers,
+            "peers": len(self._introductions),
             **{f"ended_{outcome}": count for outcome, count in self._ended.items()},
         }
 
@@ -289,10 +284,7 @@ class MoverPool:
                 assert_never(command)
 
     def _post(self, mover: Mover, read: Read) -> None:
-        introduced = self._introduced[mover]
-        if introduced.get(read.peer) != self._peer_metadata[read.peer]:
-            mover.send(self._peers[read.peer])
-            introduced[read.peer] = self._peer_metadata[read.peer]
+        self._introductions.introduce(mover, read.peer)
         try:
             mover.send(read)
         except WireBroken as error:
@@ -313,7 +305,7 @@ class MoverPool:
         mover = Mover(self._runtime, self._node, on_message=self._on_message, on_exit=self._on_exit)
         self._movers[number] = mover
         self._numbers[mover] = number
-        self._introduced[mover] = {}
+        self._introductions.started(mover)
         self._spawned += 1
         try:
             mover.start(self._pool_path, self._pool_size, self._env)
@@ -330,6 +322,14 @@ class MoverPool:
         self._first_failed("start_timeout", f"no mover within {self._start_timeout_s} s")
         mover.kill()
 
+    def _ready_movers(self) -> list[Mover]:
+        return [mover for mover in self._numbers if mover.metadata]
+
+    def _hung(self, mover: Mover) -> None:
+        log.error("mover_hung", pid=mover.pid)
+        self._hung_movers += 1
+        mover.kill()
+
     def _on_message(self, mover: Mover, message: Message) -> None:
         number = self._numbers[mover]
         match message:
@@ -342,6 +342,7 @@ class MoverPool:
                 log.error("mover_failed", pid=mover.pid, code=code, text=text)
                 self._first_failed(code, text)
             case Pong(ping, notifications):
+                self._watch.answered(mover)
                 _, answer = self._pongs.get(ping, (None, None))
                 if answer is not None and not answer.done():
                     answer.set_result(notifications)
@@ -356,7 +357,8 @@ class MoverPool:
         self._first_failed("mover_died", f"the mover ended before it was ready (pid {mover.pid})")
         number = self._numbers.pop(mover)
         del self._movers[number]
-        del self._introduced[mover]
+        self._introductions.gone(mover)
+        self._watch.answered(mover)
         self._handle(MoverReaped(number))
 
     def _first_failed(self, code: str, text: str) -> None:

@@ -52,7 +52,7 @@ from pegaflow.services.tier.mover.wire import (
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_TIMERSLACK: Final = 29
 _TIMER_SLACK_NS: Final = 1_000  # the default of 50 µs would be longer than the pauses between looks
-_MAX_LANES: Final = 8
+MAX_LANES: Final = 8
 _NOTIFICATIONS_S: Final = 0.25
 _RECEIVE_BYTES: Final = 1 << 18
 
@@ -150,7 +150,7 @@ class MoverProcess:
 
     def _lane(self, peer: str) -> Lane:
         # By name, so that a peer that comes back meets the lane that may still be closing its old connection.
-        number = zlib.crc32(peer.encode()) % _MAX_LANES
+        number = zlib.crc32(peer.encode()) % MAX_LANES
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = Lane(self._agent, self._pool, self._send, self._lane_died)

@@ -25,6 +25,9 @@ if sys.byteorder != "little":
 MAX_FRAME_BYTES: Final = 16 << 20
 _HEAD: Final = struct.Struct("<I")
 _METADATA_MAGIC: Final = b"PFM1"
+# NIXL's blob is some kilobytes, more with many network devices.
+MAX_METADATA_BYTES: Final = 1 << 20
+_ADDRESSES: Final = 1 << 64
 
 
 class WireBroken(Exception):
@@ -185,6 +188,8 @@ class Metadata:
     def unpack(cls, data: bytes) -> Metadata:
         """Raises WireBroken for anything that `pack` did not make."""
         start = len(_METADATA_MAGIC) + _HEAD.size
+        if len(data) > MAX_METADATA_BYTES:
+            raise WireBroken(f"metadata of {len(data)} bytes, at most {MAX_METADATA_BYTES}")
         if len(data) <= start or data[: len(_METADATA_MAGIC)] != _METADATA_MAGIC:
             raise WireBroken("not a mover's metadata")
         body = data[start:]
@@ -199,4 +204,8 @@ class Metadata:
             raise WireBroken("metadata of another shape")
         if any(type(value) is not kind for value, kind in zip(row, kinds, strict=True)):
             raise WireBroken("metadata of other types")
-        return cls(*row)
+        made = cls(*row)
+        # Our mover adds offsets to this address: what is no address would end it, and every READ that it has open.
+        if made.base < 0 or made.size <= 0 or made.base + made.size > _ADDRESSES:
+            raise WireBroken(f"a pool of {made.size} bytes at {made.base} is none")
+        return made
