@@ -35,6 +35,11 @@ class Owner(NamedTuple):
     epoch: int
     endpoint: str
 
+    @property
+    def agent(self) -> str:
+        """What its mover is called in every `pinned` of this life."""
+        return f"{self.node}/{self.epoch:016x}"
+
 
 class Stage(StrEnum):
     PINNING = "pinning"
@@ -55,7 +60,6 @@ class Fetch:
     lease: int = 0
     lease_until: float = 0.0
     checksums: bytes = b""
-    peer: str = ""
 
 
 class Fetches:
@@ -100,12 +104,16 @@ class Fetches:
         fetch = self.open.get(number)
         if fetch is None or fetch.stage is not Stage.PINNING:
             if isinstance(answer, Pinned) and answer.lease:
-                self._counts["late_pins"] += 1
+                self._counts["late_pins"] += 1  # it runs out by itself at the owner
             return
         if isinstance(answer, PegaflowError):
             if answer.code == ErrorCode.WRONG_EPOCH:
-                self._out.append(ForgetPeer(f"{fetch.owner.node}/{fetch.owner.epoch:016x}"))
+                self._out.append(ForgetPeer(fetch.owner.agent))
             self._end(fetch, fetch.pages, answer.code)
+            return
+        fetch.lease, fetch.lease_until = answer.lease, sent_at + PIN_TTL_S
+        if answer.agent != fetch.owner.agent:  # its metadata would replace another peer's
+            self._end(fetch, fetch.pages, ErrorCode.BAD_MESSAGE)
             return
         shards = len(fetch.pages[0].slots)
         there = {position: i for i, position in enumerate(answer.positions)}
@@ -123,8 +131,7 @@ class Fetches:
             remote.extend(answer.offsets[at])
             lengths.extend(page.lengths)
             checksums += answer.checksums[CHECKSUM_BYTES * at.start : CHECKSUM_BYTES * at.stop]
-        fetch.lease, fetch.lease_until = answer.lease, sent_at + PIN_TTL_S
-        fetch.pages, fetch.checksums, fetch.peer = kept, bytes(checksums), answer.agent
+        fetch.pages, fetch.checksums = kept, bytes(checksums)
         if missing:
             self._counts["stale_hints"] += len(missing)
             self._lose(fetch.owner, missing, ErrorCode.GONE)

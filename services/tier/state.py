@@ -24,7 +24,7 @@ from pegaflow.common.wire.messages.catalogue import Sync
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
 from pegaflow.common.wire.messages.space import Keep, Probe, Unkeep
-from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
+from pegaflow.common.wire.messages.transfer import Pin, Unpin
 from pegaflow.services.tier import events, inspection
 from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
@@ -154,7 +154,7 @@ class TierState:
             case events.LocateAnswer():
                 self.lookups.located(event.ask, event.answer, now)
             case events.PinAnswer():
-                self._pin_answer(event, now)
+                self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
             case events.ReadEnded():
                 self.fetches.read_ended(event.fetch, event.outcome, now)
             case events.DiskWritten(job, code):
@@ -260,12 +260,6 @@ class TierState:
         if self.agent is None:
             raise RemoteError(ErrorCode.NOT_READY, "the mover is not up")
         self.pins.pin(asker, message, self.agent, now)
-
-    def _pin_answer(self, event: events.PinAnswer, now: float) -> None:
-        fetch = self.fetches.open.get(event.fetch)
-        if fetch is None and isinstance(event.answer, Pinned):
-            self.counts["late_pins"] += 1  # it runs out by itself at the owner
-        self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
 
     # --- publications ------------------------------------------------------------------------------------------------
 

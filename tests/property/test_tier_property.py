@@ -348,7 +348,7 @@ class World(RuleBasedStateMachine):
         sums = b"".join(checksum(b"lie" if lies else content(pin.keys[i], shard)) for i, shard in pages)
         self.read_keys[pin.fetch] = [pin.keys[i] for i in there]
         rows, offsets, lengths = u32s([32] * len(there)), u64s([0] * len(pages)), u32s([PAGE] * len(pages))
-        answer = Pinned(9, u32s(there), rows, offsets, lengths, sums, "b/5", b"m", 0, 1 << 30)
+        answer = Pinned(9, u32s(there), rows, offsets, lengths, sums, f"b/{5:016x}", b"m", 0, 1 << 30)
         self.feed(events.PinAnswer(pin.fetch, answer, sent_at))
 
     @precondition(lambda self: self.reads)

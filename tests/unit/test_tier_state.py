@@ -512,7 +512,8 @@ def pinned(pin: commands.PinAt, sums: list[bytes]) -> Pinned:
     count = len(pin.keys)
     positions, rows = u32s(range(count)), u32s([16] * count)
     offsets, lengths = u64s([0] * count), u32s([GRANULE] * count)
-    return Pinned(3, positions, rows, offsets, lengths, b"".join(sums), "b/5", b"blob", 0, 1 << 20)
+    agent = f"{pin.endpoint.removeprefix('tcp://')}/{pin.epoch:016x}"
+    return Pinned(3, positions, rows, offsets, lengths, b"".join(sums), agent, b"blob", 0, 1 << 20)
 
 
 def only(kind: type, out: list[commands.Command]) -> Any:
