@@ -104,6 +104,12 @@ class Node:
             b"read %d" % job,
         )
 
+    async def outcome_of(self, job: int, peer: str, metadata: bytes, base: int, size: int = SMALL, offset: int = 0) -> str:
+        """One page from there to the start of our pool: for peers that are not what they say."""
+        here, there = array("Q", [0]), array("Q", [offset])
+        self.pool.read(job, peer, metadata, base, size, here, there, array("I", [PAGE]), b"read")
+        return await self.outcome(job)
+
     def read_all(self, job: int, owner: Owner, page: int = PAGE) -> None:
         """The whole pool of `owner`, its pages in reverse order, so that none can be joined with its neighbour."""
         offsets = list(range(0, self.size, page))

@@ -140,13 +140,9 @@ async def test_a_peer_that_lies_about_its_pool_harms_itself_only(ucx: dict[str, 
         ]
         for job, (base, size, offset, outcome) in enumerate(lies):
             metadata = Metadata(true.agent, base, size, true.blob).pack()
-            here, there = array("Q", [0]), array("Q", [offset])
-            reader.pool.read(job, "a/1", metadata, base, size, here, there, array("I", [PAGE]), b"n")
-            assert await reader.outcome(job) == outcome, (base, size)
+            assert await reader.outcome_of(job, "a/1", metadata, base, size, offset) == outcome, (base, size)
         # Nor does somebody else's metadata pass for its own.
-        offsets = array("Q", [0])
-        reader.pool.read(90, "a/1", other.metadata, other.base, SMALL, offsets, offsets, array("I", [PAGE]), b"n")
-        assert await reader.outcome(90) == "peer_unreachable"
+        assert await reader.outcome_of(90, "a/1", other.metadata, other.base) == "peer_unreachable"
         assert reader.memory[:] == bytes(SMALL)
         reader.read_all(91, other)
         assert await reader.outcome(91) == "done"
@@ -161,9 +157,8 @@ async def test_a_new_life_of_a_peer_replaces_the_one_before() -> None:
     async with started("a", "b", ucx=TCP) as (owner, reader):
         for epoch in range(1, 4):
             owner.fill(epoch)
-            offsets, metadata = array("Q", [0]), owner.metadata
-            reader.pool.read(epoch, f"a/{epoch}", metadata, owner.base, SMALL, offsets, offsets, array("I", [PAGE]), b"n")
-            assert await reader.outcome(epoch) == "done"
+            metadata = owner.metadata
+            assert await reader.outcome_of(epoch, f"a/{epoch}", metadata, owner.base) == "done"
             assert reader.memory[:PAGE] == owner.memory[:PAGE]
             assert reader.pool.counts()["peers"] == 1
             os.kill(owner.pid, signal.SIGKILL)

@@ -13,13 +13,12 @@ import asyncio
 import os
 import random
 import signal
-from array import array
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from mover_node import LARGE, PAGE, QUICK, SMALL, TCP, TRANSPORTS, Node, dead, run, started, stop_process, until
+from mover_node import LARGE, PAGE, QUICK, SMALL, TCP, TRANSPORTS, dead, run, started, stop_process, until
 from pegaflow.services.tier.mover.wire import Metadata
 from rogue_owner import RogueOwner, contents
 
@@ -171,10 +170,8 @@ async def test_our_pools_stay_mapped_until_their_mover_is_gone(ucx: dict[str, st
         for pid in (current, retired):
             assert str(owner.directory / "pool") in Path(f"/proc/{pid}/maps").read_text()
         # Who was told of the retired one reads from it as before.
-        column = array("Q", PAGES)
-        reader.pool.read(1, "a/1", old, base, SMALL, column, column, array("I", [PAGE] * len(PAGES)), b"n")
-        assert await reader.outcome(1) == "done"
-        assert reader.memory[:] == owner.memory[:]
+        assert await reader.outcome_of(1, "a/1", old, base) == "done"
+        assert reader.memory[:PAGE] == owner.memory[:PAGE]
 
 
 @both
@@ -270,18 +267,12 @@ async def test_truncated_metadata_of_a_known_peer(ucx: dict[str, str]) -> None:
         for job, metadata in enumerate(garbage, 10):
             # Under a name of its own and under the name of a peer that works.
             for peer in ("stranger/1", "a/1"):
-                assert await _outcome_of(reader, job, peer, metadata, owner.base) == "peer_unreachable"
+                assert await reader.outcome_of(job, peer, metadata, owner.base) == "peer_unreachable"
         reader.memory[:] = bytes(SMALL)
         reader.read_all(99, owner)
         assert await reader.outcome(99) == "done"
         assert reader.holds_all_of(owner)
         assert reader.pool.counts()["spawned"] == 1
-
-
-async def _outcome_of(reader: Node, job: int, peer: str, metadata: bytes, base: int) -> str:
-    offsets = array("Q", [0])
-    reader.pool.read(job, peer, metadata, base, SMALL, offsets, offsets, array("I", [PAGE]), b"n")
-    return await reader.outcome(job)
 
 
 @both
