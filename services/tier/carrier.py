@@ -136,7 +136,11 @@ class Carrier:
         for number in self._files.found:
             if self._closing:
                 return
-            found = await asyncio.to_thread(self._files.load, number)
+            try:
+                found = await asyncio.to_thread(self._files.load, number)
+            except Exception:  # one segment must not hide the others, nor keep this life from writing
+                log.exception("segment_not_read", segment=number)
+                continue
             if found is None:
                 log.warning("segment_refused", segment=number)
                 continue

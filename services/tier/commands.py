@@ -45,11 +45,12 @@ class CloseTopic:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Store an entry of the slot table; `generation` > 0: raise the generation first."""
+    """Store an entry of the slot table; `generation` > 0: raise the generation first. `evicted`: the slot held a sealed page."""
 
     slot: int
     generation: int
     entry: SlotEntry
+    evicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

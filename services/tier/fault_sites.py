@@ -40,6 +40,10 @@ _EVENTS: Final[dict[type[Any], Around]] = {
     events.LocateAnswer: (Point.TIER_LOCATED_BEFORE_APPLIED, None),
     events.PinAnswer: (Point.TIER_PINNED_BEFORE_APPLIED, None),
     events.ReadEnded: (Point.TIER_READ_ENDED_BEFORE_APPLIED, Point.TIER_READ_ENDED_AFTER_APPLIED),
+    events.DiskWritten: (Point.TIER_DISK_WRITTEN_BEFORE_APPLIED, Point.TIER_DISK_WRITTEN_AFTER_APPLIED),
+    events.DiskReadEnded: (Point.TIER_DISK_READ_ENDED_BEFORE_APPLIED, None),
+    events.SegmentFound: (Point.TIER_SEGMENT_BEFORE_ADOPTED, None),
+    events.SegmentsEnded: (Point.TIER_SEGMENTS_BEFORE_ENDED, None),
 }
 
 _SENT: Final[dict[type[Any], Around]] = {
@@ -61,6 +65,7 @@ _STORED: Final[dict[SlotState, Around]] = {
     SlotState.QUARANTINED: (Point.TIER_QUARANTINE_BEFORE_TABLE, None),
     SlotState.FREE: (Point.TIER_FREE_BEFORE_TABLE, Point.TIER_FREE_AFTER_TABLE),
 }
+_EVICTED: Final[Around] = (Point.TIER_EVICT_BEFORE_TABLE, Point.TIER_EVICT_AFTER_TABLE)
 
 _COMMANDS: Final[dict[type[Any], Around]] = {
     commands.Hash: (Point.TIER_HASH_BEFORE_STARTED, None),
@@ -69,6 +74,9 @@ _COMMANDS: Final[dict[type[Any], Around]] = {
     commands.UnpinAt: (Point.TIER_UNPIN_BEFORE_SENT, None),
     commands.Read: (Point.TIER_READ_BEFORE_POST, Point.TIER_READ_AFTER_POST),
     commands.GiveUp: (Point.TIER_GIVE_UP_BEFORE_SENT, None),
+    commands.DiskWrite: (Point.TIER_DISK_WRITE_BEFORE_POST, None),
+    commands.DiskRead: (Point.TIER_DISK_READ_BEFORE_POST, None),
+    commands.DiskGiveUp: (Point.TIER_DISK_GIVE_UP_BEFORE_SENT, None),
     commands.Forget: (Point.TIER_FORGET_BEFORE_UNLINK, Point.TIER_FORGET_AFTER_UNLINK),
 }
 
@@ -87,6 +95,8 @@ def of_command(command: commands.Command) -> Around:
     match command:
         case commands.Reply(_, message) | commands.Publish(_, message):
             return _SENT.get(type(message), NOWHERE)
+        case commands.Table(evicted=True):
+            return _EVICTED
         case commands.Table(_, _, entry):
             return _STORED.get(entry.state, NOWHERE)
         case _:

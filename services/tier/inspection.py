@@ -17,6 +17,7 @@ def dump(state: TierState) -> dict[str, Any]:
     return {
         "pages": dict(states),
         "aside": len(state.pages.aside),
+        "announced": {"sealed": state.pages.sealed, "pending": state.pages.pending},
         "references": sum(page.refs for page in [*state.pages.index.values(), *state.pages.aside]),
         "free_bytes": state.pages.allocator.free_granules() * GRANULE,
         "backed_bytes": state.pages.allocator.backed * GRANULE,

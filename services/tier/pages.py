@@ -109,7 +109,7 @@ class Pages:
             return
         self.aside.discard(page)
         for slot in page.slots:
-            self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE)))
+            self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE), bool(page.checksums)))
             self._give(slot)
         self.space.freed(page)
         page.slots = []

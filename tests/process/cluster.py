@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from pegaflow.common import clock
@@ -104,8 +104,15 @@ class Cluster:
     """One metaserver and named tiers on loopback. A context manager; everything is gone at its end."""
 
     def __init__(
-        self, folder: Path, tiers: str = "ab", mover: bool = True, pool: str = "64MiB", more: Sequence[str] = ()
+        self,
+        folder: Path,
+        tiers: str = "ab",
+        mover: bool = True,
+        pool: str = "64MiB",
+        more: Sequence[str] = (),
+        own: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
+        """`more`: options of every tier; `own`: of one, by its node."""
         self.folder = folder
         self.pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
         self.metaserver_endpoint = f"tcp://127.0.0.1:{free_port()}"
@@ -127,6 +134,7 @@ class Cluster:
             for name in ("requests", "events", "control"):
                 flags += [f"--{name}", "tcp://127.0.0.1:*"]
             flags += ["--mover" if mover else "--no-mover", "--ucx-net-devices", "lo", *more]
+            flags += own.get(node, ())
             self.tiers[node] = Process("pegaflow.services.tier", *flags)
 
     def pool_files(self, node: str) -> list[Path]:
@@ -140,6 +148,10 @@ class Cluster:
 
     def runtime(self, node: str) -> Path:
         return self.folder / node
+
+    def disk(self, node: str) -> Path:
+        """Where its disk level lies, if `--disk-dir` is `disk` in the folder."""
+        return self.folder / "disk" / node
 
     def endpoint(self, node: str) -> str:
         return f"ipc://{self.runtime(node)}/requests.sock"

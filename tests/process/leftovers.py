@@ -22,6 +22,8 @@ def of_tier(cluster: Cluster, node: str, page_granules: int) -> dict[str, Any]:
     found |= {f"{state} pages": count for state, count in pages.items()}
     if (taken := tier["backed_bytes"] - tier["free_bytes"]) != whole:
         found["bytes without a page"] = taken - whole
+    found |= {f"disk {name}": tier["disk"][name] for name in ("writing", "reading", "stuck") if tier["disk"][name]}
+    found |= _of_disk(cluster, node, tier["disk"]["segments"])
     sessions = tier["sessions"]
     if [len(session["members"]) for session in sessions] != [2] or any(session["stale"] for session in sessions):
         found["sessions"] = sessions
@@ -34,11 +36,18 @@ def of_tier(cluster: Cluster, node: str, page_granules: int) -> dict[str, Any]:
     return {f"tier {node}: {name}": value for name, value in found.items()}
 
 
+def _of_disk(cluster: Cluster, node: str, segments: int) -> dict[str, Any]:
+    """Files of the disk level, if it has more or fewer of a kind than segments."""
+    names = [path.suffix for path in cluster.disk(node).iterdir()] if cluster.disk(node).exists() else []
+    there = {kind: names.count(kind) for kind in (".pages", ".log")}
+    return {} if set(there.values()) == {segments} else {"files on disk": f"{there}, {segments} segments"}
+
+
 def of_metaserver(cluster: Cluster) -> dict[str, Any]:
     """Waiting locates, nodes that are missing or too many, and catalogues with another number of pages than their tier has."""
     found = dump(cluster.metaserver_endpoint)
     if not found or found["waiters"]:
         return {"metaserver": found}
     listed = {node["node"]: node["sealed"] for node in found["nodes"]}
-    there = {node: dump(cluster.endpoint(node)).get("pages", {}).get("sealed", 0) for node in cluster.tiers}
+    there = {node: dump(cluster.endpoint(node)).get("announced", {}).get("sealed", 0) for node in cluster.tiers}
     return {} if listed == there else {"metaserver": f"lists {listed}, the tiers have {there}"}

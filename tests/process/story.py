@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,10 @@ from stopwatch import Stopwatch
 PAGES = 5
 WAIT_S = 0.6
 PAGE_GRANULES = 3
+DISK = ("--disk-size", "16MiB", "--evict-high", "0.02", "--evict-low", "0.01")
+"""Tier a keeps 13 to 27 pages in memory; its disk has four segments of 85."""
+SPILL = 90
+CALM_S = 3.0
 
 
 class EngineGone(Exception):
@@ -80,7 +85,7 @@ class Story:
         self.in_order = False
         self.steps: list[dict[str, Any]] = []
         self.control = FaultControl(folder).__enter__()
-        self.cluster = Cluster(folder)
+        self.cluster = Cluster(folder, own={"a": ["--disk-dir", str(folder / "disk"), *DISK]})
         self.engines = {node: EngineProcess(self.cluster, node) for node in "ab"}
 
     def __enter__(self) -> Story:
@@ -136,6 +141,42 @@ class Story:
 
     def cancel(self) -> None:
         self.engines["a"].ask("cancel", topic=f"turn {next(self._topics)}")
+
+    def spill(self) -> None:
+        """More than tier a keeps in memory: more than a segment of it goes to disk."""
+        self.engines["a"].ask("save", topic=f"turn {next(self._topics)}", count=SPILL)
+        self._calm()
+
+    def recall(self) -> None:
+        """Saved, pushed out to disk, read again."""
+        topic = f"turn {next(self._topics)}"
+        self.engines["a"].ask("save", topic=topic, count=PAGES)
+        self.spill()
+        self.engines["a"].ask("load", topic=topic, count=PAGES, wait=4.0)
+
+    def overflow(self) -> None:
+        """More than the disk keeps: its oldest segment goes."""
+        before = self._left_disk()
+        for _ in range(6):
+            self.spill()
+            if self._left_disk() != before:
+                return
+
+    def _left_disk(self) -> int:
+        return int(dump(self.cluster.endpoint("a")).get("counts", {}).get("disk_evicted", 0))
+
+    def _calm(self) -> None:
+        """Until tier a has written out what it had to; not for ever, because a fault may be in the way."""
+        end = time.monotonic() + CALM_S
+        while time.monotonic() < end and (tier := dump(self.cluster.endpoint("a"))):
+            if not tier["disk"]["writing"] and tier["space"]["used_bytes"] <= 0.02 * tier["pool_bytes"]:
+                return
+            time.sleep(0.01)
+
+    def restart_with_disk(self) -> None:
+        """A life that finds segments of the one before."""
+        self.spill()
+        self.restart_tier()
 
     def replace_engine(self) -> None:
         """One goodbye, one attach."""

@@ -20,6 +20,8 @@ from threading import Lock
 from typing import Final
 
 import xxhash
+from pegaflow.common import faults
+from pegaflow.common.fault_points import Point
 from pegaflow.common.locks import try_lock
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import ErrorCode, LocalError
@@ -123,6 +125,7 @@ class DiskFiles:
     def write(self, records: Sequence[Record], slots: Sequence[Sequence[int]], segment_bytes: int) -> None:
         """Pages of one segment, then their records; makes the segment if need be. Raises `OSError`: none of them counts."""
         fd, log = self._segment(records[0].segment, segment_bytes)
+        faults.reach(Point.TIER_DISK_WRITE_BEFORE_PAGES)
         at = start = records[0].offset
         views: list[memoryview] = []
         try:
@@ -136,9 +139,11 @@ class DiskFiles:
         finally:
             for view in views:
                 view.release()
+        faults.reach(Point.TIER_DISK_WRITE_BEFORE_LOG)
         data = b"".join(map(encode, records))
         if os.write(log, data) != len(data):
             raise OSError(errno.ENOSPC, "the log is cut short")
+        faults.reach(Point.TIER_DISK_WRITE_AFTER_LOG)
 
     def _views(self, record: Record, slots: Sequence[int]) -> list[memoryview]:
         """What goes to disk or comes from there, part by part. A cipher would stand here, see `record.PLAIN`."""
@@ -165,9 +170,10 @@ class DiskFiles:
             log_fd = -1
             try:
                 os.posix_fallocate(fd, 0, size)
+                faults.reach(Point.TIER_DISK_SEGMENT_BEFORE_LOG)
                 log_fd = self._open(log, os.O_CREAT | os.O_EXCL | os.O_APPEND)
                 os.write(log_fd, encode_header(number))
-            except OSError:
+            except BaseException:
                 os.close(fd)
                 os.unlink(pages, dir_fd=self._dir)
                 if log_fd >= 0:
@@ -179,7 +185,10 @@ class DiskFiles:
 
     def read(self, records: Sequence[Record], slots: Sequence[Sequence[int]]) -> list[list[bytes] | str]:
         """Fills the slots; per page the checksums of its parts as they are in memory then, or a code."""
-        return [self._read(record, mine) for record, mine in zip(records, slots, strict=True)]
+        faults.reach(Point.TIER_DISK_READ_BEFORE_BYTES)
+        found = [self._read(record, mine) for record, mine in zip(records, slots, strict=True)]
+        faults.reach(Point.TIER_DISK_READ_BEFORE_REPORT)
+        return found
 
     def _read(self, record: Record, slots: Sequence[int]) -> list[bytes] | str:
         fd = self._fds[record.segment]
@@ -202,14 +211,19 @@ class DiskFiles:
 
     def drop(self, number: int) -> None:
         """Removes a segment, whether it is there or not."""
+        faults.reach(Point.TIER_DISK_DROP_BEFORE_UNLINK)
         with self._lock:
             fds = [self._fds.pop(number, -1), self._logs.pop(number, -1)]
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
-        for kind in ("log", "pages"):  # a log without pages says nothing; pages without a log are removed at the next start
-            with suppress(OSError):  # not there, or not ours to remove
-                os.unlink(f"{number:016x}.{kind}", dir_fd=self._dir)
+        self._unlink(f"{number:016x}.log")  # a log without pages says nothing; pages without a log are removed at the next start
+        faults.reach(Point.TIER_DISK_DROP_AFTER_LOG)
+        self._unlink(f"{number:016x}.pages")
+
+    def _unlink(self, name: str) -> None:
+        with suppress(OSError):  # not there, or not ours to remove
+            os.unlink(name, dir_fd=self._dir)
 
     def close(self) -> None:
         """Closes everything and gives up the lock. The files stay."""
