@@ -127,7 +127,7 @@ class Carrier:
             lambda job, code: self._result(events.DiskWritten(job, code)),
             lambda job, found: self._result(events.DiskReadEnded(job, found)),
         )
-        return DiskOptions(config.disk_size, config.disk_queue, max(files.found, default=0))
+        return DiskOptions(config.disk_size, config.disk_queue, max(files.found, default=0), config.keep_share)
 
     async def load_disk(self) -> None:
         """Takes the segments of earlier lives over, one by one; what is in them is verified when it is used."""

@@ -87,7 +87,7 @@ class TierConfig:
     quota_default: float = option(1.0, help="the same for namespaces without a quota, fraction of the pool", check=_fraction)
     evict_high: float = option(1.0, help="evict ahead of need above this fraction of the pool; 1: never", check=_fraction)
     evict_low: float = option(1.0, help="down to this fraction", check=_fraction)
-    keep_share: float = option(0.25, help="fraction of the pool that keep requests may hold", check=_fraction)
+    keep_share: float = option(0.25, help="fraction of the pool, and of the disk, that keep requests may hold", check=_fraction)
     disk_dir: str = option("", help="where pages go that leave memory: a folder on a local disk; empty: nowhere")
     disk_size: int = option(0, help="bytes that they may take there", parse=size)
     disk_queue: int = option(256 << 20, help="bytes on their way to disk, and from it, at most", parse=size, check=_count)

@@ -29,12 +29,21 @@ class Keeping:
         return Probed(bytes(states), bytes(levels))
 
     def keep(self, message: Keep, now: float) -> Kept:
-        """The sealed ones stay, with what they continue, until their time. Raises `keep_full` and changes nothing."""
-        pages = [self._pages.sealed_page(key) for key in message.keys]
-        self._pages.space.keep([page for page in pages if page is not None], now + message.ttl_ms / 1e3)
-        states = bytes(page is not None for page in pages)
-        return Kept(states, self._pages.space.kept * GRANULE)
+        """What is sealed in memory stays there, with what it continues; what is only on disk stays there, each until its time.
+
+        Raises `keep_full` and changes nothing.
+        """
+        records, keeps = self._disk.index.records, self._disk.keeps
+        pages = {key: page for key in message.keys if (page := self._pages.sealed_page(key)) is not None}
+        below = [key for key in message.keys if key in records]
+        held = keeps.plan([key for key in below if key not in pages], [key for key in below if key in pages], now)
+        until = now + message.ttl_ms / 1e3
+        self._pages.space.keep(pages.values(), until)
+        keeps.hold(held, until)
+        states = bytes(key in pages or key in held for key in message.keys)
+        return Kept(states, self._pages.space.kept * GRANULE + keeps.bytes_held(now))
 
     def unkeep(self, message: Unkeep) -> None:
         found = map(self._pages.index.get, message.keys)
         self._pages.space.unkeep([page for page in found if page is not None])
+        self._disk.keeps.let_go(message.keys)

@@ -15,6 +15,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.messages.catalogue import DISK, SEALED
+from pegaflow.common.wire.messages.space import Keep, Kept
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.disk.index import segment_bytes
 from pegaflow.services.tier.disk.level import DiskOptions
@@ -45,6 +46,8 @@ class DiskWorld(World):
         self.jobs: dict[int, commands.DiskWrite | commands.DiskRead] = {}
         self.late: set[int] = set()
         self.at_once = False
+        self.kept: dict[bytes, tuple[float, int]] = {}
+        self.answered: Kept | None = None
         self.lives = 0
         self.live()
 
@@ -53,6 +56,7 @@ class DiskWorld(World):
     def live(self) -> None:
         """A new life, with an empty pool."""
         self.lives += 1
+        self.kept.clear()
         numbers = itertools.count(1000 * self.lives)
         self.tier = TierState(
             Place("a", 77, "pool", POOL_GRANULES * GRANULE, "table", "i", "e", "c"),
@@ -70,11 +74,15 @@ class DiskWorld(World):
 
     def feed(self, event: events.Event) -> None:
         super().feed(event)
+        records = self.tier.disk.index.records  # what was found bad is not there to be kept
+        self.kept = {key: row for key, row in self.kept.items() if key in records and records[key].segment == row[1]}
         if self.at_once and self.jobs:
             self.end_jobs("")
 
     def carry_out(self, command: commands.Command) -> None:
         match command:
+            case commands.Reply("keeper", Kept() as answer):
+                self.answered = answer
             case commands.DiskWrite(job, records, slots, size):
                 assert size == segment_bytes(CAPACITY) and len(records) == len(slots)
                 self.jobs[job] = command
@@ -84,6 +92,8 @@ class DiskWorld(World):
                 assert isinstance(self.jobs[job], commands.DiskRead)
                 self.late.add(job)
             case commands.DiskDrop(segment):
+                kept = [key for key, (until, number) in self.kept.items() if number == segment and until > self.now]
+                assert not kept, "a kept page left the disk"
                 assert all(job.records[0].segment != segment for job in self.jobs.values()), "dropped under a job"
                 self.segments.pop(segment, None)
             case _:
@@ -163,6 +173,22 @@ class DiskWorld(World):
                 return
             self.end(min(self.jobs), trouble)
         raise AssertionError("pages are read again and again")
+
+    @precondition(lambda self: self.tier.disk.index.records)
+    @rule(data=st.data(), seconds=st.sampled_from([0.5, 30.0]))
+    def keep(self, data: st.DataObject, seconds: float) -> None:
+        """Names what is on disk; a yes is a promise until its time."""
+        records = self.tier.disk.index.records
+        keys = data.draw(st.lists(st.sampled_from(sorted(records)), min_size=1, max_size=3, unique=True))
+        only = [key for key in keys if self.tier.pages.sealed_page(key) is None]
+        self.answered = None
+        self.feed(events.Asked("keeper", Keep(keys, int(seconds * 1e3))))
+        if self.answered is not None:
+            assert list(self.answered.states) == [1] * len(keys)
+            for key in only:
+                until = max(self.kept.get(key, (0.0, 0))[0], self.now + seconds)
+                self.kept[key] = (until, records[key].segment)
+        assert self.tier.disk.keeps.bytes_held(self.now) <= CAPACITY // 4
 
     @precondition(lambda self: self.segments)
     @rule(data=st.data(), lost=st.booleans())

@@ -38,7 +38,8 @@ class Probed:
 class Keep:
     """Do not evict these pages, nor those they continue, for `ttl_ms`. A later end replaces an earlier one, never the reverse.
 
-    Refused with `keep_full` if more than the configured share of the pool would be kept; then nothing has changed.
+    What is only on disk is held there. Refused with `keep_full` if more than the configured share of the pool, or of the disk,
+    would be held; then nothing has changed.
     """
 
     KIND: ClassVar[str] = "keep"
@@ -52,7 +53,7 @@ class Keep:
 @message
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Per key 1 if it is kept, 0 if it is not here (or not sealed yet); `kept_bytes` are those kept on this tier in all."""
+    """Per key 1 if it is kept, 0 if it is not here (or not sealed yet); `kept_bytes`: of pool and disk segments, in all."""
 
     KIND: ClassVar[str] = "kept"
     states: Bytes

@@ -2,7 +2,7 @@
 
     segment │ page page page … ▶ open       a page's place is never used again while its segment lives
     segment │ page page …                   closed: only read
-    segment │ page …          ◀ oldest      goes next, with all its pages, unless a job is at work in it
+    segment │ page …          ◀ oldest      goes next, with all its pages, unless a job is at work in it or a page is kept
 
 First in, first out by segments writes large pieces, needs no cleaning, and leaves no holes whatever the page sizes. What is used
 often is in memory; it is written again when it is evicted after its segment has gone. Children are evicted, so written, before
@@ -11,7 +11,7 @@ their parents, so they go first here too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pegaflow.services.tier.disk.record import ALIGN, Record, aligned
@@ -42,7 +42,7 @@ class Segment:
 class DiskIndex:
     """Owns the numbers, not the files. `gone` collects keys that left with their segments, `dropped` these segments.
 
-    Segments of earlier lives have numbers up to `floor`.
+    Segments of earlier lives have numbers up to `floor`. `spared()`: segments that must not go to make room; the owner sets it.
     """
 
     def __init__(self, capacity: int, floor: int = 0) -> None:
@@ -53,13 +53,14 @@ class DiskIndex:
         self.dropped: list[int] = []
         self.taken = 0
         """Bytes of all segments, filled or not."""
+        self.spared: Callable[[], Collection[int]] = tuple
         self._open: Segment | None = None
         self._next = floor + 1
 
     # --- places ------------------------------------------------------------------------------------------------------
 
     def place(self, lengths: Sequence[int]) -> tuple[int, int] | None:
-        """Segment and offset for a page, with a job's hold on the segment; None: too large, or every segment is at work."""
+        """Segment and offset for a page, with a job's hold on the segment; None: too large, or no segment may go."""
         need = sum(map(aligned, lengths))
         if need > self.segment:
             return None
@@ -78,11 +79,18 @@ class DiskIndex:
 
     def _make_room(self) -> bool:
         while self.taken + self.segment > self.capacity or len(self.segments) >= MAX_SEGMENTS:
-            oldest = next((segment for segment in self.segments.values() if not segment.jobs), None)
-            if oldest is None:
+            if not self._drop_oldest():
                 return False
-            self.drop(oldest.number)
         return True
+
+    def _drop_oldest(self) -> bool:
+        """False: every segment is open, at work or spared."""
+        spared = self.spared()
+        for segment in self.segments.values():
+            if not segment.jobs and segment is not self._open and segment.number not in spared:
+                self.drop(segment.number)
+                return True
+        return False
 
     def close(self, number: int) -> None:
         """A write into it has failed: no more of them."""
@@ -141,10 +149,8 @@ class DiskIndex:
                 used.append(record)
         self.segments = dict(sorted(self.segments.items()))
         while (self.taken > self.capacity or len(self.segments) > MAX_SEGMENTS) and not segment.jobs:
-            oldest = next((one for one in self.segments.values() if not one.jobs and one is not self._open), None)
-            if oldest is None:
+            if not self._drop_oldest():
                 break
-            self.drop(oldest.number)
         return [record for record in used if self.records.get(record.key) is record]
 
     def validate(self) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.services.tier.commands import Command, DiskDrop, DiskGiveUp, DiskRead, DiskWrite, Log
 from pegaflow.services.tier.disk.index import DiskIndex
+from pegaflow.services.tier.disk.keeps import DiskKeeps
 from pegaflow.services.tier.disk.record import ALIGN, MAX_SHARDS, Record
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
@@ -36,11 +37,15 @@ PAUSE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DiskOptions:
-    """`capacity` 0: there is no disk level. `queue` bytes may be on their way in each direction. `floor`: see `DiskIndex`."""
+    """`capacity` 0: there is no disk level. `queue` bytes may be on their way in each direction. `floor`: see `DiskIndex`.
+
+    `keep_share`: of the capacity, what segments with kept pages may take.
+    """
 
     capacity: int = 0
     queue: int = 256 << 20
     floor: int = 0
+    keep_share: float = 0.25
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +74,8 @@ class DiskLevel:
         self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
         self.on = options.capacity > 0
         self.index = DiskIndex(options.capacity, options.floor)
+        self.keeps = DiskKeeps(self.index, options.keep_share)
+        self.index.spared = lambda: self.keeps.segments(pages.space.now)
         self._queue = options.queue
         self.loaded = not options.floor
         self.writing: dict[int, _Job] = {}
@@ -294,6 +301,8 @@ class DiskLevel:
             "segments": len(self.index.segments),
             "taken_bytes": self.index.taken,
             "capacity_bytes": self.index.capacity,
+            "kept_pages": len(self.keeps),
+            "kept_bytes": self.keeps.bytes_held(self._pages.space.now),
             "writing": len(self.writing),
             "writing_bytes": self.writing_bytes,
             "reading": len(self.reading),
