@@ -26,6 +26,7 @@ class Point(StrEnum):
     # --- tier: start and end -----------------------------------------------------------------------------------------
     TIER_START_AFTER_POOL = "tier.start.after_pool", "pool and slot table are there, no socket is bound"
     TIER_START_AFTER_SCAN = "tier.start.after_scan", "sockets are bound; lock files of the dead are gone, others kept"
+    TIER_START_BEFORE_DISK_LOCK = "tier.start.before_disk_lock", "the disk's folder is open, its lock is not taken"
     TIER_START_AFTER_MOVER = "tier.start.after_mover", "the mover is up; no request is answered yet"
     TIER_BACKED_BEFORE_APPLIED = "tier.backed.before_applied", "a chunk of the pool has memory, the allocator does not know"
     TIER_SLAB_BEFORE_ADOPTED = "tier.slab.before_adopted", "a slab of the life before was read, none of its pages is known"
@@ -79,7 +80,10 @@ class Point(StrEnum):
     TIER_DISK_WRITE_BEFORE_PAGES = "tier.disk_write.before_pages", "the segment is there, no byte of the pages is"
     TIER_DISK_WRITE_BEFORE_LOG = "tier.disk_write.before_log", "the bytes are on disk, no record names them"
     TIER_DISK_WRITE_AFTER_LOG = "tier.disk_write.after_log", "the log names them, which only the thread knows that wrote it"
-    TIER_DISK_WRITTEN_BEFORE_APPLIED = "tier.disk_written.before_applied", "written; in memory and held, the catalogue says memory"
+    TIER_DISK_WRITTEN_BEFORE_APPLIED = (
+        "tier.disk_written.before_applied",
+        "written; in memory and held, the catalogue says memory",
+    )
     TIER_DISK_WRITTEN_AFTER_APPLIED = "tier.disk_written.after_applied", "dropped from memory, the catalogue says disk"
     TIER_DISK_READ_BEFORE_POST = "tier.disk_read.before_post", "slots to read into are in the table, no thread knows of it"
     TIER_DISK_READ_BEFORE_BYTES = "tier.disk_read.before_bytes", "a thread has the read, no byte has come"
@@ -88,7 +92,11 @@ class Point(StrEnum):
     TIER_DISK_GIVE_UP_BEFORE_SENT = "tier.disk_give_up.before_sent", "a read is past its deadline, its thread goes on with it"
     TIER_DISK_DROP_BEFORE_UNLINK = "tier.disk_drop.before_unlink", "a segment is out of the catalogue, its files are there"
     TIER_DISK_DROP_AFTER_LOG = "tier.disk_drop.after_log", "its log is gone, its pages are there"
-    TIER_SEGMENT_BEFORE_ADOPTED = "tier.segment.before_adopted", "a segment of the life before was read, none of its pages is known"
+    TIER_SEGMENT_BEFORE_READ = "tier.segment.before_read", "a segment of the life before is open, its log was not read"
+    TIER_SEGMENT_BEFORE_ADOPTED = (
+        "tier.segment.before_adopted",
+        "a segment of the life before was read, none of its pages is known",
+    )
     TIER_SEGMENTS_BEFORE_ENDED = "tier.segments.before_ended", "all segments are read, nothing may be written yet"
     # --- tier: loading -----------------------------------------------------------------------------------------------
     TIER_LOOKUP_BEFORE_APPLIED = "tier.lookup.before_applied", "a lookup came in, nobody waits for it"

@@ -222,11 +222,15 @@ class Pool:
 
     def close(self, keep: bool) -> None:
         """Unlocks; without `keep` removes both files first. The memory lives on while others map it."""
+        self.leave(keep)
+        self._unmap()
+        os.close(self._lock_fd)
+
+    def leave(self, keep: bool) -> None:
+        """The names only, as `close`: mapping and lock go when the process ends."""
         if not keep:
             self.path.unlink(missing_ok=True)
             self.table_path.unlink(missing_ok=True)
-        self._unmap()
-        os.close(self._lock_fd)
 
     def _unmap(self) -> None:
         self.memory.release()

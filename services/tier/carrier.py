@@ -46,7 +46,7 @@ from pegaflow.services.tier.commands import (
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.level import DiskOptions
-from pegaflow.services.tier.disk.threads import DiskThreads
+from pegaflow.services.tier.disk.threads import DiskThreads, apart
 from pegaflow.services.tier.hasher import Hasher
 from pegaflow.services.tier.peers import Metaservers, Peers
 from pegaflow.services.tier.pins import Agent
@@ -54,6 +54,7 @@ from pegaflow.services.tier.pool_life import PoolLife
 from pegaflow.services.tier.probes import Probes
 
 PIN_BUDGET_S = 1.0
+DISK_OPEN_S = 10.0
 
 log = logs.get(__name__)
 
@@ -79,8 +80,9 @@ class Carrier:
         self._peers = Peers(factory, loop)
         self._mover: Any = None
         self._disk: DiskThreads | None = None
-        self._files: DiskFiles | None = None
-        self._closing = False
+        self._found: list[int] = []
+        self.disk_hangs = False
+        """A call to the disk has not come back: it may still touch the pool."""
         self.probing: LockProbe | None = None
         """Of the process whose attach is being answered; None once it is kept."""
 
@@ -110,16 +112,23 @@ class Carrier:
             raise StartError(error.code, str(error)) from None
         ready(Agent(name, mover.metadata, mover.base))
 
-    def open_disk(self) -> DiskOptions:
+    async def open_disk(self) -> DiskOptions:
         """Takes the disk directory into use, if there is one. Raises `StartError`."""
         config = self._config
         if not config.disk_dir:
             return DiskOptions()
+        folder, memory = Path(config.disk_dir) / config.node, self._life.pool.memory
+        self.disk_hangs = True  # until it has answered
         try:
-            files = self._files = DiskFiles(Path(config.disk_dir) / config.node, self._life.pool.memory)
+            files = await asyncio.wait_for(apart(lambda: DiskFiles(folder, memory)), DISK_OPEN_S)
+        except TimeoutError:
+            raise StartError(ErrorCode.DISK_REFUSED, f"{folder}: no answer within {DISK_OPEN_S:g} s") from None
         except LocalError as error:
+            self.disk_hangs = False
             raise StartError(error.code, error.text) from None
+        self.disk_hangs = False
         log.info("disk", direct=files.direct, segments=len(files.found), foreign=files.foreign)
+        self._found = files.found
         self._disk = DiskThreads(
             files,
             self._loop,
@@ -131,13 +140,11 @@ class Carrier:
 
     async def load_disk(self) -> None:
         """Takes the segments of earlier lives over, one by one; what is in them is verified when it is used."""
-        if self._files is None:
+        if self._disk is None:
             return
-        for number in self._files.found:
-            if self._closing:
-                return
+        for number in self._found:
             try:
-                found = await asyncio.to_thread(self._files.load, number)
+                found = await self._disk.load(number)
             except Exception:  # one segment must not hide the others, nor keep this life from writing
                 log.exception("segment_not_read", segment=number)
                 continue
@@ -150,8 +157,17 @@ class Carrier:
             self._result(events.SegmentFound(number, size, records))
         self._result(events.SegmentsEnded())
 
-    def stop_loading(self) -> None:
-        self._closing = True
+    def disk_busy(self) -> list[dict[str, Any]]:
+        """For the dump: what the disk's threads do."""
+        return self._disk.busy() if self._disk is not None else []
+
+    async def stop_disk(self, timeout_s: float) -> None:
+        """Afterwards the disk touches no slot any more, unless `disk_hangs`."""
+        if self._disk is not None:
+            hang = await self._disk.stop(timeout_s)
+            self.disk_hangs = bool(hang)
+            if hang:
+                log.error("disk_left_behind", threads=hang)
 
     async def stop_mover(self) -> None:
         """Afterwards no READ of this tier can land any more."""
@@ -160,8 +176,6 @@ class Carrier:
 
     def close(self) -> None:
         """Ends threads and links."""
-        if self._disk is not None:
-            self._disk.close()
         self._hasher.close()
         self.metaservers.close()
         self._peers.close()

@@ -51,6 +51,7 @@ COUNTERS = {
     "disk_evicted": ("disk_pages_evicted", "pages that left the disk to make room"),
     "disk_found": ("disk_pages_found", "pages that an earlier life had left on disk"),
     "disk_given_up": ("disk_reads_given_up", "disk reads past their deadline, their slots in quarantine"),
+    "disk_hangs": ("disk_hangs", "times that no write to disk ended for seconds while some were under way"),
     "promises_stale": ("promises_stale", "pending pages of sessions that fell silent"),
 }
 
@@ -91,6 +92,7 @@ class TierCollector(Collector):
             "disk_taken_bytes": ("bytes of its segments", disk.index.taken),
             "disk_pages": ("pages on disk", len(disk.index.records)),
             "disk_writing_bytes": ("bytes of pages on their way to disk", disk.writing_bytes),
+            "disk_hanging": ("1 while a read is past its deadline or no write ends", int(disk.hangs)),
             "disk_reading_bytes": ("bytes of pages on their way from disk", disk.reading_bytes),
         }
         for name, (text, value) in gauges.items():

@@ -149,9 +149,17 @@ class PoolLife:
         self._closing = True
         await asyncio.gather(*self._tasks)
 
-    def close(self) -> None:
-        """Leaves the files to the next life, unless warm restarts are off. Safe after a failed start."""
+    def close(self, *, in_use: bool = False) -> None:
+        """Leaves the files to the next life, unless warm restarts are off. Safe after a failed start.
+
+        `in_use`: a call that never came back may still read or write slots. Mapping and lock then go with the process: the next
+        life must not have the pool before.
+        """
         if self._locks is not None:
             self._locks.close()
-        if hasattr(self, "pool"):
+        if not hasattr(self, "pool"):
+            return
+        if in_use:
+            self.pool.leave(keep=self._config.warm_restart)
+        else:
             self.pool.close(keep=self._config.warm_restart)

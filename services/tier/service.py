@@ -38,6 +38,7 @@ from pegaflow.services.tier.state import Place, TierState
 TICK_S = 0.02
 HELLO_S = 0.5
 BYE_S = 0.5
+LEAVE_S = 1.0
 
 log = logs.get(__name__)
 
@@ -56,6 +57,7 @@ class TierService:
         self._factory = SocketFactory()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tick_at = 0.0
+        self._leave_by = 0.0
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
@@ -82,7 +84,7 @@ class TierService:
         )
         self._do = faults.around(carrier.carry_out, fault_sites.of_command)
         self._metaservers = carrier.metaservers
-        disk = carrier.open_disk()
+        disk = await carrier.open_disk()
         place = Place(
             config.node,
             self.epoch,
@@ -169,7 +171,7 @@ class TierService:
         """No new sessions; waits for open loads and saves up to the drain timeout, then says goodbye."""
         self.state.draining = True
         self._hello()
-        until = self._loop.time() + self._config.drain_timeout
+        until = self._leave_by = self._loop.time() + self._config.drain_timeout
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
         self._life.store_ages(self.state.pages.index.values())
@@ -187,14 +189,21 @@ class TierService:
         return bool(loading or pins or state.lookups.open or state.saves.hashing)
 
     async def close(self) -> None:
-        """Ends timers, the mover, threads, sockets and files, in this order. Safe after a failed start."""
+        """Ends timers, the disk, the mover, threads, sockets and files, in this order. Safe after a failed start.
+
+        A disk that does not answer is waited for as long as the drain may take, and at least LEAVE_S; then it is left behind.
+        """
         self._closing = True
         for timer in self._timers.values():
             timer.cancel()
         carrier: Carrier | None = getattr(self, "_carrier", None)
+        for task in self._tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("disk_not_loaded", exc_info=ended)
         if carrier is not None:
-            carrier.stop_loading()
-        await asyncio.gather(*self._tasks)
+            await carrier.stop_disk(max(LEAVE_S, self._leave_by - self._loop.time()))
         await self._life.stop()
         faults.reach(Point.TIER_CLOSE_BEFORE_MOVER)
         if carrier is not None:
@@ -205,7 +214,7 @@ class TierService:
                 part.close()
         self._factory.close()
         faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
-        self._life.close()
+        self._life.close(in_use=carrier is not None and carrier.disk_hangs)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -305,6 +314,7 @@ class TierService:
 
     def _document(self) -> operate.Document:
         dump = self.state.dump()
+        dump["disk"]["threads"] = self._carrier.disk_busy()
         dump.update(
             state=str(self._lifecycle.state),
             reasons=self._lifecycle.reasons(),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import mmap
+import os
 import resource
 import threading
 from pathlib import Path
@@ -26,7 +28,7 @@ from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.index import DiskIndex, segment_bytes
-from pegaflow.services.tier.disk.level import PAUSE_S, READ_DEADLINE_S, DiskOptions
+from pegaflow.services.tier.disk.level import HANG_S, PAUSE_S, READ_DEADLINE_S, DiskOptions
 from pegaflow.services.tier.disk.record import ALIGN, Record, decode_log, encode, encode_header
 from pegaflow.services.tier.disk.threads import DiskThreads
 from pegaflow.services.tier.eviction.shares import SpaceOptions
@@ -673,11 +675,83 @@ def test_a_read_that_has_not_begun_can_be_given_up_and_reads_go_before_writes(tm
         rest = [one for one in heard[1:] if one[1] != 5]
         assert rest == [("read", 2, [list(one.checksums)]), ("read", 4, [list(two.checksums)]), ("written", 3, "")]
         threads.write(commands.DiskWrite(6, [disk.put(3, 3, segment=2)], [[3]], SEGMENT))
-        threads.close()
+        assert await threads.stop(30) == []
 
     asyncio.run(run())
     disk.memory.release()
     disk.mapping.close()
+
+
+def test_a_thread_that_hangs_in_a_system_call_is_shown_and_left_behind(tmp_path: Path) -> None:
+    """The log is a pipe that nobody reads: appending to it does not come back until somebody does."""
+    disk = Disk(tmp_path / "disk")
+    end, pipe = os.pipe()
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, bytes(4096))
+    os.set_blocking(pipe, True)
+
+    async def run() -> None:
+        heard: asyncio.Queue[tuple[str, int, Any]] = asyncio.Queue()
+        threads = DiskThreads(
+            disk.files,
+            asyncio.get_running_loop(),
+            2,
+            lambda *a: heard.put_nowait(("written", *a)),
+            lambda *a: heard.put_nowait(("read", *a)),
+        )
+        one, two = disk.put(0, 0), disk.put(1, 1)
+        threads.write(commands.DiskWrite(1, [one], [[0]], SEGMENT))
+        assert await heard.get() == ("written", 1, "")
+        os.dup2(pipe, disk.files._logs[1])
+        threads.write(commands.DiskWrite(2, [two], [[1]], SEGMENT))
+        while not threads.busy():
+            await asyncio.sleep(0.001)
+        threads.read(commands.DiskRead(3, [one], [[10]]))
+        assert await heard.get() == ("read", 3, [list(one.checksums)]), "the other thread goes on"
+        (left,) = await threads.stop(0.05)
+        assert left["doing"] == "write" and left["seconds"] > 0 and heard.empty()
+        assert disk.files._dir >= 0, "nothing is closed under a job"
+        while heard.empty():
+            await asyncio.to_thread(os.read, end, 1 << 16)
+        assert await heard.get() == ("written", 2, "") and await threads.stop(30) == []
+        assert disk.files._dir == -1
+
+    try:
+        asyncio.run(run())
+    finally:
+        os.close(end)
+        os.close(pipe)
+        disk.memory.release()
+        disk.mapping.close()
+
+
+def test_a_disk_that_does_not_end_a_write_is_left_in_peace_and_shown() -> None:
+    script = DiskScript()
+    script.fill(range(14))
+    for number in range(14, 18):
+        script.save([number], request=f"r{number}")
+    script.tick()
+    hung = script.pending.pop()
+    held = {int.from_bytes(record.key[16:20], "big") for record in hung.records}
+    script.tick(HANG_S)
+    view = script.tier.dump()["disk"]
+    assert view["state"] == "hangs" and script.tier.counts["disk_hangs"] == 1 and script.tier.disk.hangs
+    for number in range(18, 60):
+        script.save([number], request=f"r{number}")
+        script.tick()
+    assert not script.pending and script.tier.counts["disk_not_stored"] > 30, "pages go, and are not stored"
+    assert held <= script.sealed(), "what it may still read stays where it is"
+    answer = script.lookup(sorted(held))
+    assert isinstance(answer, Hits) and answer.full == len(held) and set(answer.sources) == {loads.LOCAL}
+    script.release(answer)
+
+    script.feed(events.DiskWritten(hung.job, ""))
+    assert script.tier.dump()["disk"]["state"] == "ok" and held <= script.on_disk()
+    script.fill(range(60, 70))
+    assert script.on_disk() - held - set(range(14)), "it is written to again"
+    assert script.quiet()
 
 
 def test_the_metrics_of_the_disk() -> None:

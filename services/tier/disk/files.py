@@ -51,6 +51,7 @@ class DiskFiles:
             raise LocalError(ErrorCode.DISK_REFUSED, f"{directory}: {error.strerror}") from None
         self._lock_fd = -1
         try:
+            faults.reach(Point.TIER_START_BEFORE_DISK_LOCK)
             self._lock_fd = self._open("lock", os.O_CREAT)
             if not try_lock(self._lock_fd):
                 raise LocalError(ErrorCode.DISK_BUSY, f"another tier uses the disk directory {directory}")
@@ -61,7 +62,7 @@ class DiskFiles:
         except OSError as error:
             self.close()
             raise LocalError(ErrorCode.DISK_REFUSED, f"{directory}: {error.strerror}") from None
-        except LocalError:
+        except BaseException:
             self.close()
             raise
 
@@ -92,12 +93,16 @@ class DiskFiles:
         try:
             fd = self._fds[number] = self._plain(f"{number:016x}.pages", self._direct_flag)
             log = self._logs[number] = self._plain(f"{number:016x}.log", 0)
+            faults.reach(Point.TIER_SEGMENT_BEFORE_READ)
             data = bytearray()
             while part := os.pread(log, 16 << 20, len(data)):
                 data += part
         except OSError:
             self.drop(number)
             return None
+        except BaseException:
+            self._shut(number)
+            raise
         decoded = decode_log(bytes(data), number, os.fstat(fd).st_size)
         if decoded is None or not decoded[0]:
             self.drop(number)
@@ -212,14 +217,17 @@ class DiskFiles:
     def drop(self, number: int) -> None:
         """Removes a segment, whether it is there or not."""
         faults.reach(Point.TIER_DISK_DROP_BEFORE_UNLINK)
+        self._shut(number)
+        self._unlink(f"{number:016x}.log")  # a log without pages says nothing; pages without a log are removed at the next start
+        faults.reach(Point.TIER_DISK_DROP_AFTER_LOG)
+        self._unlink(f"{number:016x}.pages")
+
+    def _shut(self, number: int) -> None:
         with self._lock:
             fds = [self._fds.pop(number, -1), self._logs.pop(number, -1)]
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
-        self._unlink(f"{number:016x}.log")  # a log without pages says nothing; pages without a log are removed at the next start
-        faults.reach(Point.TIER_DISK_DROP_AFTER_LOG)
-        self._unlink(f"{number:016x}.pages")
 
     def _unlink(self, name: str) -> None:
         with suppress(OSError):  # not there, or not ours to remove

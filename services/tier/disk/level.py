@@ -1,7 +1,7 @@
 """The disk level, pure: pages that leave memory are written out, and read back when somebody asks for them.
 
     evicted ahead of need ──offer──▶ written ──▶ out of memory, still in the catalogue (level 1)
-    evicted at once, queue full, disk bad ─────▶ out of memory: not stored, counted
+    evicted at once, queue full, disk bad or hanging ▶ out of memory: not stored, counted
 
     asked for ──read──▶ slots reserved ▶ read, checksums taken ▶ they fit? ▶ sealed
                                          │ deadline: given up; the slots stay in quarantine until the read has ended
@@ -31,6 +31,8 @@ JOB_BYTES = 8 << 20
 READ_DEADLINE_S = 3.0
 FAILED = "disk_failed_"
 """What the names of counts by code begin with."""
+HANG_S = 5.0
+"""When no write has ended for so long while some are under way, nothing more is offered."""
 PAUSE_S = 1.0
 """After a write has failed nothing is written for so long: a full disk is not asked for every page."""
 
@@ -85,6 +87,8 @@ class DiskLevel:
         self._hungry: dict[bytes, None] = {}
         self._paused_until = 0.0
         self._stuck = 0
+        self._wrote_at = 0.0
+        self._hangs = False
         if self.on:
             pages.space.spill, pages.space.missed = self._offer, self._missed
 
@@ -92,7 +96,7 @@ class DiskLevel:
 
     def _offer(self, page: Page) -> bool | None:
         """True: it is being written, and held. False: nothing is to be gained by waiting. None: not now, but soon."""
-        if page.key in self.index.records or self._stuck or self._pages.space.now < self._paused_until:
+        if page.key in self.index.records or self.hangs or self._pages.space.now < self._paused_until:
             return False
         if not self.loaded or (self.writing_bytes and self.writing_bytes + page.size > self._queue):
             return None
@@ -123,6 +127,8 @@ class DiskLevel:
         job, self._batch = self._batch, None
         if job is not None:
             number = next(self._jobs)
+            if not self.writing:
+                self._wrote_at = self._pages.space.now
             self.writing[number] = job
             slots = tuple(tuple(page.slots) for page in job.pages)
             self._out.append(DiskWrite(number, tuple(job.records), slots, self.index.segment))
@@ -133,6 +139,10 @@ class DiskLevel:
         if job is None:
             return
         self.writing_bytes -= job.size
+        self._wrote_at, hung = self._pages.space.now, self._hangs
+        self._hangs = False
+        if hung:
+            self._out.append(Log("disk_answers_again", {"writing": len(self.writing)}))
         segment = job.records[0].segment
         if code:
             self._counts["disk_write_failed"] += len(job.pages)
@@ -255,8 +265,18 @@ class DiskLevel:
         for key in hungry:
             self._wake(key)
 
+    @property
+    def hangs(self) -> bool:
+        """A read is past its deadline and has not ended, or no write ends: the disk is left in peace until one does."""
+        return self._hangs or self._stuck > 0
+
     def tick(self, now: float) -> None:
         """Gives up what is past its deadline."""
+        if self.writing and not self._hangs and now - self._wrote_at >= HANG_S:
+            # What is being written stays in memory: the disk may still read those slots, whatever it says of them in the end.
+            self._hangs = True
+            self._counts["disk_hangs"] += 1
+            self._out.append(Log("disk_hangs", {"writing": len(self.writing), "bytes": self.writing_bytes}))
         for number, job in self.reading.items():
             if job.deadline <= now and not job.given_up:
                 job.given_up = True
@@ -292,10 +312,21 @@ class DiskLevel:
         jobs = [*self.writing.values(), *self.reading.values(), *([self._batch] if self._batch else [])]
         return [page for job in jobs for page in job.pages]
 
+    def _state(self) -> str:
+        """One word for people."""
+        if not self.on:
+            return "off"
+        if self.hangs:
+            return "hangs"
+        if self._pages.space.now < self._paused_until:
+            return "paused"
+        return "ok" if self.loaded else "loading"
+
     def view(self) -> dict[str, Any]:
         """For the dump."""
         return {
             "on": self.on,
+            "state": self._state(),
             "loaded": self.loaded,
             "pages": len(self.index.records),
             "segments": len(self.index.segments),
@@ -323,5 +354,6 @@ class DiskLevel:
         assert {number: segment.jobs for number, segment in self.index.segments.items() if segment.jobs} == dict(holds)
         assert self.writing_bytes == sum(job.size for job in self.writing.values())
         assert self.reading_bytes == sum(job.size for job in self.reading.values())
+        assert self.writing or not self._hangs
         assert self._stuck == sum(job.given_up for job in self.reading.values())
         assert all(record.offset % ALIGN == 0 for record in self.index.records.values())

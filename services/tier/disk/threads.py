@@ -1,25 +1,48 @@
-"""The disk's threads: jobs in order, reads before writes, each answered once on the event loop."""
+"""The disk's threads: jobs in order, reads before writes, each answered once on the event loop.
+
+A file system that does not answer (a dead server, a failing drive) keeps a thread in a system call for as long as it likes.
+Nobody waits for such a thread: the level above has deadlines (level.py), `busy` shows it, and `stop` leaves it behind.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from threading import Condition, Thread
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Condition, Thread, get_ident
+from typing import Any, TypeVar
 
-from pegaflow.common import logs
+from pegaflow.common import clock, logs
 from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.services.tier.commands import DiskRead, DiskWrite
 from pegaflow.services.tier.disk.files import DiskFiles, code_of
 
+T = TypeVar("T")
+
 log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    segment: int
+    answer: asyncio.Future[Any]
+
+
+_Job = DiskRead | DiskWrite | _Drop | _Load
+_DOING: dict[type[Any], str] = {DiskRead: "read", DiskWrite: "write", _Drop: "drop", _Load: "load"}
 
 
 class DiskThreads:
     """Carries jobs out. The caller bounds what is under way and keeps the slots of a job until it is answered.
 
-    `written(job, code)` and `read(job, found)` are called on the loop, never from inside a call of this class.
+    `written(job, code)` and `read(job, found)` are called on the loop, never from inside a call of this class. Owns `files`.
     """
 
     def __init__(
@@ -31,13 +54,18 @@ class DiskThreads:
         read: Callable[[int, Any], None],
     ) -> None:
         self._files, self._loop, self._written, self._read_ended = files, loop, written, read
-        self._reads: deque[DiskRead] = deque()
-        self._others: deque[DiskWrite | int] = deque()
+        self._reads: deque[_Job] = deque()
+        self._others: deque[_Job] = deque()
         self._changed = Condition()
         self._closing = False
-        self._threads = [Thread(target=self._work, name=f"disk-{i}") for i in range(count)]
+        self._ended = asyncio.Event()
+        self._alive = count
+        self._busy: dict[int, tuple[str, float]] = {}
+        self._threads = [Thread(target=self._work, name=f"disk-{i}", daemon=True) for i in range(count)]
         for thread in self._threads:
             thread.start()
+
+    # --- asked -------------------------------------------------------------------------------------------------------
 
     def write(self, command: DiskWrite) -> None:
         self._put(self._others, command)
@@ -47,9 +75,16 @@ class DiskThreads:
 
     def drop(self, segment: int) -> None:
         """After the jobs that stand before it, which the caller has seen end."""
-        self._put(self._others, segment)
+        self._put(self._others, _Drop(segment))
 
-    def _put(self, queue: deque[Any], job: DiskRead | DiskWrite | int) -> None:
+    async def load(self, segment: int) -> tuple[int, Sequence[Any], int] | None:
+        """See `DiskFiles.load`. Raises what it raises."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._put(self._others, _Load(segment, answer))
+        found: tuple[int, Sequence[Any], int] | None = await answer
+        return found
+
+    def _put(self, queue: deque[_Job], job: _Job) -> None:
         with self._changed:
             queue.append(job)
             self._changed.notify()
@@ -57,31 +92,49 @@ class DiskThreads:
     def give_up(self, job: int) -> None:
         """A read that has not begun is answered at once; one that has, when it ends."""
         with self._changed:
-            waiting = next((one for one in self._reads if one.job == job), None)
+            waiting = next((one for one in self._reads if isinstance(one, DiskRead) and one.job == job), None)
             if waiting is not None:
                 self._reads.remove(waiting)
         if waiting is not None:
             self._loop.call_soon(self._read_ended, job, None)
 
-    def _next(self) -> DiskRead | DiskWrite | int | None:
+    # --- done --------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> _Job | None:
         with self._changed:
+            self._busy.pop(get_ident(), None)
             while not self._closing and not self._reads and not self._others:
                 self._changed.wait()
             if self._closing:
                 return None
-            return self._reads.popleft() if self._reads else self._others.popleft()
+            job = self._reads.popleft() if self._reads else self._others.popleft()
+            self._busy[get_ident()] = (_DOING[type(job)], clock.now())
+            return job
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            if isinstance(job, int):
-                self._drop(job)
-            elif isinstance(job, DiskRead):
-                self._answer(self._read_ended, job.job, self._read(job))
-            else:
-                self._answer(self._written, job.job, self._write(job))
+            match job:
+                case DiskRead():
+                    self._tell(self._read_ended, job.job, self._read(job))
+                case DiskWrite():
+                    self._tell(self._written, job.job, self._write(job))
+                case _Drop(segment):
+                    self._drop(segment)
+                case _Load(segment, answer):
+                    self._load(segment, answer)
+        with self._changed:
+            self._alive -= 1
+            last = not self._alive
+        if last:  # nothing uses the files any more
+            try:
+                self._files.close()
+            except OSError as error:
+                log.warning("disk_not_closed", text=error.strerror)
+            self._tell(self._ended.set)
 
-    def _answer(self, call: Callable[[int, Any], None], job: int, found: Any) -> None:
-        self._loop.call_soon_threadsafe(call, job, found)
+    def _tell(self, call: Callable[..., Any], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: this thread was left behind, and nobody listens
+            self._loop.call_soon_threadsafe(call, *arguments)
 
     def _read(self, job: DiskRead) -> Any:
         try:
@@ -109,11 +162,61 @@ class DiskThreads:
             except Exception:
                 log.exception("disk_drop_failed", segment=segment)
 
-    def close(self) -> None:
-        """Returns when no job runs any more; those that have not begun are forgotten."""
+    def _load(self, segment: int, answer: asyncio.Future[Any]) -> None:
+        """Twice if need be, as `_drop`."""
+        failed: Exception | None = None
+        for _ in range(2):
+            try:
+                self._tell(_resolve, answer, self._files.load(segment), None)
+                return
+            except Exception as error:
+                failed = error
+        self._tell(_resolve, answer, None, failed)
+
+    # --- looking, and the end ----------------------------------------------------------------------------------------
+
+    def busy(self) -> list[dict[str, Any]]:
+        """What each thread that works does (read, write, drop, load), and for how many seconds."""
+        now = clock.now()
+        with self._changed:
+            return [{"doing": doing, "seconds": round(now - since, 3)} for doing, since in self._busy.values()]
+
+    async def stop(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Ends the threads; jobs that have not begun are forgotten. Returns what still runs after `timeout_s`, as `busy`.
+
+        Such a job may still touch the pool and the files: both must stay until the process ends, which it does not hinder.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self._files.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), timeout_s)
+            return []
+        return self.busy()
+
+
+def _resolve(answer: asyncio.Future[Any], found: Any, error: Exception | None) -> None:
+    if answer.done():  # cancelled
+        return
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(found)
+
+
+async def apart(call: Callable[[], T]) -> T:
+    """The result of a call that may hang, from a thread of its own, which keeps nobody waiting if this is cancelled."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        found, failed = None, None
+        try:
+            found = call()
+        except Exception as error:
+            failed = error
+        with suppress(RuntimeError):  # as in `DiskThreads._tell`
+            loop.call_soon_threadsafe(_resolve, answer, found, failed)
+
+    Thread(target=work, name="disk-open", daemon=True).start()
+    return await answer
