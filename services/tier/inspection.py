@@ -69,8 +69,7 @@ def validate(state: TierState) -> None:
     for lookup in state.lookups.open.values():
         refs.update(id(page) for page in lookup.got)
     refs.update(map(id, state.disk.held()))
-    for pages, _ in state.verifier.open.values():
-        refs.update(id(page) for page in pages)
+    refs.update(map(id, state.verifier.held()))
     for pages in state.saves.hashing.values():
         refs.update(id(page) for page in pages)
     for page in [*state.pages.index.values(), *state.pages.aside]:

@@ -11,7 +11,7 @@ LOOKS = 1024  # keys passed over in one tick, at most
 
 
 class Scrubber:
-    """Walks over the index, `rate` bytes a second (0: never), one batch at a time."""
+    """Walks over the index, `rate` bytes a second (0: never), one batch at a time. Holds no page: it is in nobody's way."""
 
     def __init__(self, pages: Pages, verifier: Verifier, counts: dict[str, int], rate: float) -> None:
         self._pages, self._verifier, self._counts, self._rate = pages, verifier, counts, rate
@@ -34,7 +34,7 @@ class Scrubber:
         if pages:
             self._busy = True
             self._counts["scrubbed"] += len(pages)
-            self._verifier.check(pages, self._done)
+            self._verifier.check(pages, self._done, holds=False)
 
     def _next(self) -> list[Page]:
         if not self._round:

@@ -2,8 +2,9 @@
 
     adopted    pages of an earlier life, before their first use     lookups   as `verify_on_load` says     scrubber   all, slowly
 
-Each job holds one reference on each of its pages. A page that does not fit is dropped for good, and whoever copies from its slots
-sees their generation move.
+A job holds one reference on each of its pages, except for the scrubber: nobody waits for it, so nobody goes without space for it.
+It only reads; what it finds of a page that has left meanwhile says nothing. A page that does not fit is dropped for good, and
+whoever copies from its slots sees their generation move.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ class OnLoad(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class _Check:
-    """What somebody waits for, in one or more jobs."""
+    """What somebody waits for, in one or more jobs; `holds`: they hold references."""
 
     jobs: int
     bad: list[Page]
     done: Done | None
+    holds: bool
 
 
 class Verifier:
@@ -70,12 +72,12 @@ class Verifier:
         self._skipped = (self._skipped + len(pages)) % self._every
         return chosen
 
-    def check(self, pages: Sequence[Page], done: Done | None = None) -> None:
+    def check(self, pages: Sequence[Page], done: Done | None = None, holds: bool = True) -> None:
         """Takes checksums of these sealed pages, in jobs of at most JOB_BYTES (or one page)."""
-        check = _Check(0, [], done)
+        check = _Check(0, [], done, holds)
         start = size = 0
         for i, page in enumerate(pages):
-            page.refs += 1
+            page.refs += holds
             size += page.size
             if size >= JOB_BYTES or i == len(pages) - 1:
                 job, batch = next(self._jobs), list(pages[start : i + 1])
@@ -84,7 +86,8 @@ class Verifier:
                 slots = tuple(slot for one in batch for slot in one.slots)
                 self._out.append(Hash(job, slots, tuple(length for one in batch for length in one.lengths)))
                 start, size = i + 1, 0
-        self._pages.space.look(list(pages))  # held now; not used, so their age is what it was
+        if holds:
+            self._pages.space.look(list(pages))  # held now; not used, so their age is what it was
 
     def hashed(self, job: int, found: Sequence[bytes] | None, now: float) -> None:
         """Checksums of a job, 16 bytes per slot; None: they could not be taken, so nothing speaks for these pages."""
@@ -92,8 +95,8 @@ class Verifier:
         check.jobs -= 1
         at = 0
         for page in pages:
-            page.refs -= 1
-            count = len(page.slots)
+            page.refs -= check.holds
+            count = len(page.lengths)  # not of its slots: it may have none any more
             fits = found is not None and list(found[at : at + count]) == page.checksums
             at += count
             self._adopting.discard(page)
@@ -106,7 +109,8 @@ class Verifier:
                 check.bad.append(page)
                 self._bad(page)
             self._wake(page.key)
-        self._pages.space.look(pages)
+        if check.holds:
+            self._pages.space.look(pages)
         if not check.jobs and check.done is not None:
             check.done(check.bad, now)
 
@@ -115,7 +119,11 @@ class Verifier:
         self._out.append(Log("bad_page", {"key": page.key.hex(), "slots": list(page.slots), "adopted": not page.verified}))
         self._pages.spoil(page)
 
+    def held(self) -> list[Page]:
+        """Every reference of its jobs, one by one."""
+        return [page for pages, check in self.open.values() if check.holds for page in pages]
+
     def validate(self) -> None:
         for pages, check in self.open.values():
-            assert pages and check.jobs and all(page.refs > 0 for page in pages)
+            assert pages and check.jobs and (not check.holds or all(page.refs > 0 for page in pages))
         assert self._adopting <= {page for pages, _ in self.open.values() for page in pages}

@@ -23,7 +23,6 @@ KEPT = 12
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setenv("PEGAFLOW_TIER_QUOTA", f"{FINGERPRINT.hex()}={PAGES * SLOT}")
-    monkeypatch.setenv("PEGAFLOW_TIER_SCRUB_RATE", "0")  # its batch is larger than all that is here: nothing could go meanwhile
     monkeypatch.setenv("PEGAFLOW_TIER_KEEP_SHARE", str(KEPT * SLOT / (64 << 20)))
     folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
     folder.mkdir(mode=0o700)

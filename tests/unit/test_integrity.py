@@ -127,7 +127,24 @@ def test_the_scrubber_starts_nothing_while_a_batch_is_open_and_nothing_at_rate_0
             one.now += 1
             one.feed(events.Tick())
     assert len(tier.tier.verifier.open) == 1 and not idle.tier.verifier.open
-    assert tier.tier.dump()["references"] == 1
+    assert tier.tier.dump()["references"] == 0
+
+
+def test_a_scrub_of_everything_that_is_here_is_in_nobodys_way() -> None:
+    tier = Careful(scrub_rate=1 << 30)
+    for number in range(64):
+        tier.save([number], request=f"r{number}")
+    tier.feed(events.Tick())
+    tier.now += PAUSE_S
+    (job,) = [one for one in tier.feed(events.Tick()) if isinstance(one, commands.Hash)]
+    assert len(job.slots) == 64, "the whole pool"
+    bad = tier.tier.pages.index[key(40)].slots[0]
+    grant = tier.intent(list(range(100, 110)), request="other")
+    assert set(grant.statuses) == {GRANTED} and tier.sealed() == set(range(10, 64))
+    found = [checksum("rot" if slot in (bad, job.slots[3]) else f"page {slot}") for slot in job.slots]
+    assert deltas(tier.feed(events.Hashed(job.job, found))) == [(key(40), GONE)], "what has left meanwhile is judged no more"
+    tier.hashed(tier.word(grant))
+    assert set(range(100, 110)) <= tier.sealed() and tier.tier.dump()["references"] == 0
 
 
 @pytest.mark.parametrize(("how", "every"), [(OnLoad.ALWAYS, 1), (OnLoad.SAMPLE, 7), (OnLoad.NEVER, 0)])
