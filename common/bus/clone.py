@@ -87,6 +87,10 @@ def entry_state(entry: int) -> int:
     return entry & 0xFF
 
 
+def entry_level(entry: int) -> int:
+    return entry >> 8 & 0xFF
+
+
 def pack_entries(rows: Delta | SyncChunk) -> dict[bytes, int]:
     """Key → entry; of a key that stands there twice the last row counts."""
     entries = [pack_entry(*row) for row in zip(rows.states, rows.levels, rows.sizes, strict=True)]

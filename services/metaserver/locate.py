@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from pegaflow.common.bus.clone import entry_state
+from pegaflow.common.bus.clone import entry_level, entry_state
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Locate, Located
 from pegaflow.services.metaserver.nodes import Node, NodeState
@@ -76,11 +76,14 @@ class Question:
             located = Located(column, 1, array("I", [NO_OWNER]) * len(column), [], u64s(), [])
             return Found(located, False, PENDING in column)
         amounts = Counter(numbers) if len(self._states) > 1 else Counter({numbers[0]: len(numbers)})
-        nodes = self._order(amounts, turn, now)
+        nodes, late = self._order(amounts, turn, now)
         ranks = {node: rank for rank, node in enumerate(nodes)}
         ranked: dict[Hashable, list[int]] = {}
         for number in amounts:
-            ranked[number] = sorted(ranks[node] for node, entry in self._held[number] if entry_state(entry) == SEALED)
+            # In memory before on disk, whatever the loads: to read from disk costs an owner more than to be read.
+            sealed = [row for row in self._held[number] if entry_state(row[1]) == SEALED]
+            rows = sorted((late[node], entry_level(entry), ranks[node]) for node, entry in sealed)
+            ranked[number] = [row[2] for row in rows]
         width = min(WIDTH, max(map(len, ranked.values())))
         owned = {number: array("I", [*mine, *[NO_OWNER] * width][:width]).tobytes() for number, mine in ranked.items()}
         if len(amounts) == 1:
@@ -97,8 +100,10 @@ class Question:
         )
         return Found(located, True, PENDING in column)
 
-    def _order(self, amounts: Counter[Hashable], turn: int, now: float) -> list[Node]:
-        """Suspects and those that drain come last; then the less loaded first, in classes of twice the load, because a figure
+    def _order(self, amounts: Counter[Hashable], turn: int, now: float) -> tuple[list[Node], dict[Node, bool]]:
+        """Nodes for all keys, and which of them are doubtful: suspects and those that drain.
+
+        These come last; then the less loaded first, in classes of twice the load, because a figure
         half a second old says no more; then whoever holds most of the keys, so that few peers are needed; then in turns."""
         held: Counter[Node] = Counter()
         for number, amount in amounts.items():
@@ -106,10 +111,10 @@ class Question:
                 if entry_state(entry) == SEALED:
                     held[node] += amount
         nodes = sorted(held, key=lambda node: node.number)
+        late = {node: node.draining or node.state(now) is NodeState.SUSPECT for node in nodes}
         by = turn % len(nodes)
 
         def rank(node: Node) -> tuple[bool, int, int]:
-            doubtful = node.draining or node.state(now) is NodeState.SUSPECT
-            return doubtful, node.load.bit_length(), -held[node]
+            return late[node], node.load.bit_length(), -held[node]
 
-        return sorted(nodes[by:] + nodes[:by], key=rank)
+        return sorted(nodes[by:] + nodes[:by], key=rank), late

@@ -11,7 +11,9 @@ from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome
 from pegaflow.common.wire.messages.catalogue import (
+    DISK,
     GONE,
+    MEMORY,
     NO_OWNER,
     PENDING,
     SEALED,
@@ -67,14 +69,15 @@ class Script:
         at = endpoint or f"tcp://{node}:1"
         return self.feed(Asked("h", Hello(node, epoch, at, at + "1", at + "2", "1.0", draining, reads, leased)), after)
 
-    def up(self, node: str, epoch: int, held: dict[bytes, int] | None = None) -> list[Command]:
+    def up(self, node: str, epoch: int, held: dict[bytes, int] | None = None, level: int = MEMORY) -> list[Command]:
         """Hello, welcome and a snapshot of one chunk."""
         self.hello(node, epoch)
         [ask] = [c for c in self.feed(Heard(node, epoch, 0, Welcome())) if isinstance(c, AskChunk)]
         rows = held or {}
         keys, states = list(rows), bytes(rows.values())
         sync = ask.sync
-        chunk = SyncChunk(sync.clone_epoch, sync.sync_id, 0, 1, 0, keys, states, bytes(len(keys)), u32s([64] * len(keys)))
+        levels, sizes = bytes([level]) * len(keys), u32s([64] * len(keys))
+        chunk = SyncChunk(sync.clone_epoch, sync.sync_id, 0, 1, 0, keys, states, levels, sizes)
         return self.feed(ChunkAnswer(node, sync.sync_id, chunk))
 
     def delta(self, node: str, epoch: int, **changes: int) -> list[Command]:
@@ -168,6 +171,18 @@ def test_a_suspect_owner_comes_last() -> None:
     assert owners(script.locate(K[:2])) == [["b", "a"], ["a"]]
     script.hello("a", A1)
     assert owners(script.locate(K[:2])) == [["a", "b"], ["a"]]
+
+
+def test_an_owner_that_has_it_in_memory_comes_before_one_that_has_it_on_disk() -> None:
+    script = Script()
+    script.up("a", A1, {K[0]: SEALED, K[1]: SEALED}, DISK)
+    script.up("b", B1, {K[0]: SEALED, K[2]: SEALED})
+    for _ in range(3):
+        assert owners(script.locate(K[:3])) == [["b", "a"], ["a"], ["b"]], "whoever's turn it is"
+    script.hello("b", B1, reads=1000, leased=900)
+    assert owners(script.locate(K[:1])) == [["b", "a"]], "and however loaded"
+    script.hello("b", B1, draining=True)
+    assert owners(script.locate(K[:1])) == [["a", "b"]], "but not if it is about to go"
 
 
 def test_unknown_and_not_expected_is_answered_at_once() -> None:
