@@ -45,6 +45,7 @@ COUNTERS = {
     "disk_read": ("disk_pages_read", "pages read from disk, verified and sealed"),
     "disk_read_bytes": ("disk_read_bytes", "bytes of those pages"),
     "disk_not_stored": ("disk_pages_not_stored", "pages evicted from memory that are not on disk"),
+    "disk_left_to_owner": ("disk_pages_left_to_owner", "replicas evicted from memory and not written: another tier has them"),
     "disk_write_failed": ("disk_pages_write_failed", "pages that could not be written to disk"),
     "disk_read_failed": ("disk_pages_read_failed", "pages that could not be read from disk, and are gone"),
     "disk_bad_checksum": ("disk_pages_bad_checksum", "pages that came from disk with other bytes, and are gone"),

@@ -78,17 +78,24 @@ class Fetches:
         self._jobs, self._wake, self._failed = jobs, wake, failed
         self.open: dict[int, Fetch] = {}
         self.verifying: dict[int, Fetch] = {}
+        self._lives: dict[str, int] = {}  # epochs by node, of tiers that were named as owners and have not failed to answer since
+
+    def elsewhere(self, page: Page) -> bool:
+        """Is this page a replica whose owner is known to have it? It delivered it, in a life that goes on as far as is known."""
+        owner: Owner | None = page.owner
+        return owner is not None and self._lives.get(owner.node) == owner.epoch
 
     def start(self, owner: Owner, keys: Sequence[bytes], lengths: tuple[int, ...], now: float, before: Page | None = None) -> int:
         """Begins to fetch a prefix of `keys`, which continue the page `before`; returns how many got slots."""
         taken: list[Page] = []
         grant = next(self._pages.grants)
+        self._lives[owner.node] = owner.epoch
         for order, key in enumerate(keys):
             page = self._pages.reserve(key, PageState.FETCHING, lengths, parent=taken[-1] if taken else before)
             if page is None:
                 break
             page.refs += 1
-            page.grant, page.order = grant, order
+            page.grant, page.order, page.owner = grant, order, owner
             self._pages.store_granted(page)
             taken.append(page)
         per_batch = max(1, BATCH_BYTES // max(1, sum(lengths)))
@@ -107,6 +114,7 @@ class Fetches:
                 self._counts["late_pins"] += 1  # it runs out by itself at the owner
             return
         if isinstance(answer, PegaflowError):
+            self._doubt(fetch.owner)
             if answer.code == ErrorCode.WRONG_EPOCH:
                 self._out.append(ForgetPeer(fetch.owner.agent))
             self._end(fetch, fetch.pages, answer.code)
@@ -198,6 +206,7 @@ class Fetches:
         """Gives up what is past its deadline."""
         for fetch in [fetch for fetch in self.open.values() if fetch.deadline <= now]:
             if fetch.stage is Stage.PINNING:
+                self._doubt(fetch.owner)
                 self._end(fetch, fetch.pages, ErrorCode.DEADLINE)
             elif fetch.stage is Stage.READING:
                 fetch.stage = Stage.GIVEN_UP
@@ -207,6 +216,11 @@ class Fetches:
                     self._pages.quarantine(page)
                     self._pages.doom(page)
                 self._tell(fetch.owner, fetch.pages, ErrorCode.DEADLINE)
+
+    def _doubt(self, owner: Owner) -> None:
+        """It did not answer in that life: nothing is known of what it has, until it is named again."""
+        if self._lives.get(owner.node) == owner.epoch:
+            del self._lives[owner.node]
 
     def _end(self, fetch: Fetch, lost: list[Page], code: str) -> None:
         del self.open[fetch.number]

@@ -31,6 +31,7 @@ class PageState(StrEnum):
 class Page:
     """One key and its slots, one per shard. `writers[i]` is the member that may still write slot i (0: nobody).
 
+    `owner`: the tier that it was fetched from, in which life (fetches.py); `replica`: it came from another tier.
     `parent`, `child`, `left`, `right` are the eviction's lineage, `age` to `timed` its notes (services/tier/eviction).
     """
 
@@ -51,6 +52,7 @@ class Page:
         "left",
         "lengths",
         "order",
+        "owner",
         "parent",
         "place",
         "refs",
@@ -88,6 +90,7 @@ class Page:
         self.right: Page | None = None
         self.group: Any = None
         self.replica = state is PageState.FETCHING
+        self.owner: Any = None
         self.age = 0
         self.used_at = 0
         self.lane = ""

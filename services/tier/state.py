@@ -99,6 +99,7 @@ class TierState:
         self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.verifier)
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
         self.lookups.fetches, self.lookups.verifier, self.lookups.disk = self.fetches, self.verifier, self.disk
+        self.disk.elsewhere = self.fetches.elsewhere
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._snapshots = Snapshots(self.pages)

@@ -2,6 +2,7 @@
 
     evicted ahead of need ──offer──▶ written ──▶ out of memory, still in the catalogue (level 1)
     evicted at once, queue full, disk bad or hanging ▶ out of memory: not stored, counted
+    a replica of another tier's page ──────────▶ out of memory: to fetch it again costs less than to write it
 
     asked for ──read──▶ slots reserved ▶ read, checksums taken ▶ they fit? ▶ sealed
                                          │ deadline: given up; the slots stay in quarantine until the read has ended
@@ -83,6 +84,8 @@ class DiskLevel:
         self.writing: dict[int, _Job] = {}
         self.reading: dict[int, _Job] = {}
         self.writing_bytes = self.reading_bytes = 0
+        self.elsewhere: Callable[[Page], bool] = lambda page: False
+        """Does another tier have this page? It is not written then; the tier sets it."""
         self._batch: _Job | None = None
         self._hungry: dict[bytes, None] = {}
         self._paused_until = 0.0
@@ -96,7 +99,7 @@ class DiskLevel:
 
     def _offer(self, page: Page) -> bool | None:
         """True: it is being written, and held. False: nothing is to be gained by waiting. None: not now, but soon."""
-        if page.key in self.index.records or self.hangs or self._pages.space.now < self._paused_until:
+        if page.key in self.index.records or self.hangs or self._pages.space.now < self._paused_until or self.elsewhere(page):
             return False
         if not self.loaded or (self.writing_bytes and self.writing_bytes + page.size > self._queue):
             return None
@@ -120,7 +123,7 @@ class DiskLevel:
     def _missed(self, page: Page) -> None:
         """The page is evicted; is it kept here?"""
         if page.key not in self.index.records:
-            self._counts["disk_not_stored"] += 1
+            self._counts["disk_left_to_owner" if self.elsewhere(page) else "disk_not_stored"] += 1
 
     def post(self) -> None:
         """Writes what has been offered."""
