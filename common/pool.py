@@ -272,15 +272,19 @@ def _misfit(pool_path: Path, table_path: Path, identity: Identity) -> str:
         mapping.close()
 
 
-def _check_room(directory: Path, size: int) -> None:
+def room(directory: Path) -> tuple[int, int]:
+    """Bytes that its file system has free, and bytes of memory that are available."""
     stats = os.statvfs(directory)
-    free = stats.f_bavail * stats.f_frsize
-    available = free
+    free = available = stats.f_bavail * stats.f_frsize
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) << 10
-    room = min(free, available)
-    if size > room:
+    return free, available
+
+
+def _check_room(directory: Path, size: int) -> None:
+    free, available = room(directory)
+    if size > min(free, available):
         raise LocalError(
             ErrorCode.POOL_TOO_LARGE,
             f"a pool of {size >> 20} MiB does not fit: its file system has {free >> 20} MiB free, "

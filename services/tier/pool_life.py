@@ -8,10 +8,10 @@ from typing import assert_never
 
 from pegaflow.common import clock, logs
 from pegaflow.common.lifecycle import EX_SOFTWARE, Lifecycle, StartError
-from pegaflow.common.pool import GRANULE, Pool
+from pegaflow.common.pool import GRANULE, Pool, room
 from pegaflow.common.slot_table import Identity
-from pegaflow.common.wire.errors import LocalError
-from pegaflow.services.tier import events
+from pegaflow.common.wire.errors import ErrorCode, LocalError
+from pegaflow.services.tier import events, old_pools
 from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import Cut, Table
 from pegaflow.services.tier.config import TierConfig
@@ -23,6 +23,8 @@ from pegaflow.services.tier.slots import slab_granules
 
 READY_S = 1.0
 LEFT_OVER_S = 10.0
+LET_GO_S = 5.0
+LOOK_S = 0.25
 
 log = logs.get(__name__)
 
@@ -38,15 +40,33 @@ class PoolLife:
 
     # --- begin -------------------------------------------------------------------------------------------------------
 
-    def open(self, epoch: int) -> None:
+    async def open(self, epoch: int) -> None:
         """Raises `LocalError` with `pool_busy` or `pool_too_large`."""
         config = self._config
         config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
         identity = Identity(config.pool_size, slab, boot_identity(), sessions)
-        self.pool = Pool.open(config.pool_dir / config.node, identity, epoch, warm=config.warm_restart)
+        until = asyncio.get_running_loop().time() + LET_GO_S
+        while not await self._opened(identity, epoch, until):
+            await asyncio.sleep(LOOK_S)
         if self.pool.refused:
             log.warning("pool_refused", files=self.pool.refused)
+
+    async def _opened(self, identity: Identity, epoch: int, until: float) -> bool:
+        """False: there is no room before engines have let go of a pool that an earlier start has refused, which they will."""
+        directory = self._config.pool_dir / self._config.node
+        try:
+            self.pool = Pool.open(directory, identity, epoch, warm=self._config.warm_restart)
+            return True
+        except LocalError as error:
+            if error.code != ErrorCode.POOL_TOO_LARGE:
+                raise
+            held = await asyncio.to_thread(old_pools.still_mapped, directory)
+            fits_then = identity.pool_bytes <= min(room(directory)) + sum(pool.size for pool in held)
+            if not fits_then or asyncio.get_running_loop().time() >= until:
+                raise LocalError(error.code, f"{error.text}{old_pools.explained(held)}") from None
+            log.warning("pool_waits", text=f"{error.text}{old_pools.explained(held)}")
+            return False
 
     def scan_locks(self) -> None:
         """Who of the old members lives; lock files of the dead go."""

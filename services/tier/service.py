@@ -71,7 +71,7 @@ class TierService:
         """Raises `StartError` with `pool_busy`, `pool_too_large`, `port_in_use`, `bad_endpoint` or the mover's code."""
         config = self._config
         try:
-            self._life.open(self.epoch)
+            await self._life.open(self.epoch)
             faults.reach(Point.TIER_START_AFTER_POOL)
             self._bind()
         except LocalError as error:
