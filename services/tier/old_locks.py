@@ -25,15 +25,19 @@ def boot_identity() -> bytes:
 
 def directory_identity(directory: Path) -> bytes:
     """16 random bytes that live and die with the directory; made if they are missing."""
-    path, fresh = directory / IDENTITY, directory / f"{IDENTITY}.{os.urandom(8).hex()}"
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, os.urandom(NONCE_BYTES))
-        with suppress(FileExistsError):
-            os.link(fresh, path)  # whole or not at all
-    finally:
-        os.close(fd)
-        fresh.unlink()
+    path = directory / IDENTITY
+    while not path.exists():
+        fresh = directory / f"{IDENTITY}.{os.urandom(8).hex()}"
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, os.urandom(NONCE_BYTES))
+            with suppress(FileExistsError, FileNotFoundError):  # another start was first, and may have cleaned up behind itself
+                os.link(fresh, path)  # whole or not at all
+        finally:
+            os.close(fd)
+            fresh.unlink(missing_ok=True)
+    for stray in directory.glob(f"{IDENTITY}.*"):  # of a start that was killed in between
+        stray.unlink(missing_ok=True)
     return path.read_bytes()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from pegaflow.common.locks import ProcessLock
+from pegaflow.common.locks import NONCE_BYTES, ProcessLock
 from pegaflow.services.tier.old_locks import IDENTITY, OldLocks, boot_identity, directory_identity
 from pegaflow.services.tier.sessions import holder_word
 
@@ -40,3 +43,21 @@ def test_a_directory_made_anew_is_another_one(tmp_path: Path) -> None:
     (tmp_path / IDENTITY).unlink()
     assert directory_identity(tmp_path) != first
     assert len(boot_identity()) == 16 and boot_identity() == boot_identity()
+
+
+def test_a_start_that_was_killed_while_it_made_the_identity_leaves_nothing_behind(tmp_path: Path) -> None:
+    killed = """
+import os, signal, sys
+from pathlib import Path
+from pegaflow.services.tier.old_locks import directory_identity
+
+os.link = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+directory_identity(Path(sys.argv[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    [stray] = tmp_path.iterdir()
+    assert stray.name.startswith(f"{IDENTITY}.")
+    identity = directory_identity(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [IDENTITY]
+    assert len(identity) == NONCE_BYTES and directory_identity(tmp_path) == identity
