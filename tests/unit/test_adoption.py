@@ -21,7 +21,7 @@ from pegaflow.services.tier.adoption import KEEP_S, Remains
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.sessions import holder_word
 from pegaflow.services.tier.state import Place, TierState
-from test_tier_state import EPOCH, Script, checksum, deltas, hits, key
+from tier_script import EPOCH, Script, checksum, deltas, hits, key
 
 
 def test_a_life_that_was_never_used_leaves_its_memory_to_the_next() -> None:

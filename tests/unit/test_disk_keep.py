@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from disk_script import CAPACITY, DiskScript
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.common.wire.messages.catalogue import GONE, MEMORY
 from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.common.wire.messages.space import Keep, Kept, Unkeep
 from pegaflow.services.tier import events
-from test_disk import CAPACITY, DiskScript
-from test_tier_state import key
+from tier_script import key
 
 TTL_S = 60.0
 

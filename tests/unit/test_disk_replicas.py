@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from disk_script import DiskScript
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import RemoteError
 from pegaflow.common.wire.messages.catalogue import GONE, SEALED, Located
 from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.services.tier import commands, events
-from test_disk import DiskScript
-from test_tier_state import checksum, key, only, pinned
+from tier_script import checksum, key, only, pinned
 
 B = "b"
 

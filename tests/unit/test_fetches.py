@@ -14,7 +14,7 @@ from pegaflow.common.wire.messages.loads import Hits, Lookup
 from pegaflow.common.wire.messages.transfer import Pinned
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.mover.events import Outcome
-from test_tier_state import Script, checksum, hits, key, located, only, pinned
+from tier_script import Script, checksum, hits, key, located, only, pinned
 
 
 class Reader(Script):

@@ -17,7 +17,7 @@ from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.scrubber import PAUSE_S
 from pegaflow.services.tier.state import Place, TierState
 from pegaflow.services.tier.verifier import OnLoad
-from test_tier_state import EPOCH, Script, checksum, deltas, hits, key
+from tier_script import EPOCH, Script, checksum, deltas, hits, key
 
 
 class Careful(Script):
