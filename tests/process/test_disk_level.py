@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cluster import PAGE_BYTES, Cluster, Engine, ask, dump, make_keys, page_bytes, until
 from pegaflow.common.pool import GRANULE
-from pegaflow.common.wire.messages.space import Probe, Probed
+from pegaflow.common.wire.messages.space import Keep, Probe, Probed
 
 pytestmark = pytest.mark.timeout(120)
 POOL = 16 << 20
@@ -105,6 +105,7 @@ def test_more_than_the_pool_holds_comes_back_also_after_kills_and_on_another_nod
     assert before["counts"].get("disk_not_stored", 0) == 0
     below = on_disk(cluster, keys)
     assert len(below) > PAGES - POOL // PAGE_BYTES
+    assert ask(cluster.endpoint("a"), Keep([*below[:2], b"n" * 48], 60_000)).states == bytes([1, 1, 0]), "where it is"
 
     sources = check(p, keys)
     assert sources.count(FROM_DISK) >= len(below) / 2, "reading some evicts others, none of which is written again"
