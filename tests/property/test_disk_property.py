@@ -175,9 +175,9 @@ class DiskWorld(World):
         raise AssertionError("pages are read again and again")
 
     @precondition(lambda self: self.tier.disk.index.records)
-    @rule(data=st.data(), seconds=st.sampled_from([0.5, 30.0]))
-    def keep(self, data: st.DataObject, seconds: float) -> None:
-        """Names what is on disk; a yes is a promise until its time."""
+    @rule(data=st.data(), seconds=st.sampled_from([0.5, 30.0]), pressed=st.booleans())
+    def keep(self, data: st.DataObject, seconds: float, pressed: bool) -> None:
+        """Names what is on disk; a yes is a promise until its time. `pressed`: the disk needs its room."""
         records = self.tier.disk.index.records
         keys = data.draw(st.lists(st.sampled_from(sorted(records)), min_size=1, max_size=3, unique=True))
         only = [key for key in keys if self.tier.pages.sealed_page(key) is None]
@@ -189,6 +189,9 @@ class DiskWorld(World):
                 until = max(self.kept.get(key, (0.0, 0))[0], self.now + seconds)
                 self.kept[key] = (until, records[key].segment)
         assert self.tier.disk.keeps.bytes_held(self.now) <= CAPACITY // 4
+        if pressed:
+            for first in (0, 4, 8, 0, 4, 8):
+                self.spill(first, 6, 2)
 
     @precondition(lambda self: self.segments)
     @rule(data=st.data(), lost=st.booleans())

@@ -99,3 +99,13 @@ def test_a_kept_page_that_turns_out_bad_holds_nothing() -> None:
     script.feed(events.DiskReadEnded(script.pending.pop().job, ["io_error"]))
     assert kept not in script.on_disk() and script.tier.dump()["disk"]["kept_bytes"] == 0
     assert keep(script, [kept]).states == bytes([0])
+
+
+def test_what_has_left_is_not_kept_for_the_sake_of_what_continues_it() -> None:
+    """The end of a request's chain may be evicted before the request goes on: nothing hangs on it then."""
+    script = DiskScript()
+    script.save([1], request="chain")
+    script.fill(range(100, 130))
+    assert 1 not in script.sealed()
+    script.save([2], request="chain")
+    assert keep(script, [2]).kept_bytes == GRANULE

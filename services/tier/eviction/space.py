@@ -142,8 +142,8 @@ class Space:
             self.place(parent)
 
     def follows(self, page: Page, parent: Page | None) -> None:
-        """This new page continues that one."""
-        if parent is not None and lineage.link(page, parent):
+        """This page continues that one, unless that one has left meanwhile (a chain's end is remembered by those who save)."""
+        if parent is not None and parent.state is not PageState.DOOMED and lineage.link(page, parent):
             self.place(parent)
 
     def replaces(self, page: Page, old: Page) -> None:
