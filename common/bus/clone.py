@@ -15,11 +15,13 @@ event only: from then on the subscription is known to be active, so no delta can
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from pegaflow.common.bus.generation import Generation, pack_entries
+from pegaflow.common.bus.sync_gate import SyncGate
 from pegaflow.common.wire.codec import Keys
 from pegaflow.common.wire.messages.catalogue import PENDING, SEALED, CatalogueBeat, Delta, Sync, SyncChunk
 
@@ -27,7 +29,6 @@ CREDIT = 4
 CHUNK_S = 1.0
 JITTER_S = 0.5
 REMEMBERED_EPOCHS = 16
-SYNCS_AT_ONCE = 4
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 
@@ -78,48 +79,6 @@ class Voided(NamedTuple):
 Effect = Ask | Applied | Wanted | Swapped | Voided
 
 
-def pack_entry(state: int, level: int, size: int) -> int:
-    """One number per key instead of an object: the low byte is the state, the next the level, the rest the size in bytes."""
-    return state | level << 8 | size << 16
-
-
-def entry_state(entry: int) -> int:
-    return entry & 0xFF
-
-
-def entry_level(entry: int) -> int:
-    return entry >> 8 & 0xFF
-
-
-def pack_entries(rows: Delta | SyncChunk) -> dict[bytes, int]:
-    """Key → entry; of a key that stands there twice the last row counts."""
-    entries = [pack_entry(*row) for row in zip(rows.states, rows.levels, rows.sizes, strict=True)]
-    return dict(zip(rows.keys, entries, strict=True))
-
-
-class Generation(Protocol):
-    """One copy of the tier's catalogue, in whatever store: filled by `put`, seen by readers from `live` until `void`.
-
-    `counts`: keys by state. What a store does about a generation that is void, and when, is its own business.
-    """
-
-    counts: list[int]
-
-    def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
-        """From now on these keys have these entries (see `pack_entry`); GONE removes. A key stands in `keys` once."""
-
-    def live(self) -> None:
-        """Whole: readers see it from now on."""
-
-    def void(self) -> None:
-        """Nobody may see any of it from now on. Idempotent."""
-
-    def agrees(self, beat: CatalogueBeat) -> bool:
-        """Whether digest and counts are the beat's."""
-
-    def validate(self) -> None: ...
-
-
 @dataclass(slots=True)
 class _Attempt:
     """A snapshot on its way. `asked`: chunk → when; `chunks` 0: the first one has not come yet."""
@@ -131,38 +90,6 @@ class _Attempt:
     got: int = 0
     chunks: int = 0
     head: int = 0
-
-
-class SyncGate:
-    """At most `places` snapshots at once over all clones that share it; who finds no place waits, first come, first served.
-
-    A restarted subscriber hears of all tiers in the same moment: chunks of all of them together would keep its loop from
-    everything else for seconds, and would be late.
-    """
-
-    def __init__(self, places: int = SYNCS_AT_ONCE) -> None:
-        self._places = places
-        self._inside: set[Clone] = set()
-        self._waiting: dict[Clone, None] = {}
-
-    def take(self, clone: Clone) -> bool:
-        """Whether it may begin now; if not, it is in line from now on."""
-        ahead = next(iter(self._waiting), clone)
-        if len(self._inside) >= self._places or ahead is not clone:
-            self._waiting[clone] = None
-            return False
-        self._waiting.pop(clone, None)
-        self._inside.add(clone)
-        return True
-
-    def give(self, clone: Clone) -> None:
-        """It has ended, or does not want to begin any more."""
-        self._inside.discard(clone)
-        self._waiting.pop(clone, None)
-
-    def next(self) -> Clone | None:
-        """Whose turn it is; its `tick` begins."""
-        return next(iter(self._waiting), None) if len(self._inside) < self._places else None
 
 
 class Clone:

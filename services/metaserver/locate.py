@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from pegaflow.common.bus.clone import entry_level, entry_state
+from pegaflow.common.bus.generation import entry_level, entry_state
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEALED, Locate, Located
 from pegaflow.services.metaserver.nodes import Node, NodeState

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
-from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect, Generation, SyncGate
+from pegaflow.common.bus.clone import REMEMBERED_EPOCHS, Clone, Effect
+from pegaflow.common.bus.generation import Generation
+from pegaflow.common.bus.sync_gate import SyncGate
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import Hello
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgpack
 from pegaflow.common import logs
-from pegaflow.common.bus.clone import entry_state
+from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import GONE

@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, assert_never
 
-from pegaflow.common.bus.clone import Applied, Ask, Effect, Generation, Swapped, Voided, Wanted
+from pegaflow.common.bus.clone import Applied, Ask, Effect, Swapped, Voided, Wanted
+from pegaflow.common.bus.generation import Generation
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
@@ -21,6 +20,7 @@ from pegaflow.services.tier.commands import Command, Locate, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.fetches import Fetches, Owner
 from pegaflow.services.tier.leases import Leases
+from pegaflow.services.tier.open_lookup import OpenLookup
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.sessions import Session
@@ -29,33 +29,6 @@ from pegaflow.services.tier.verifier import Verifier
 HOP_S = 0.05
 RETRY_S = 0.1
 SOON = 1e-9  # a time that has passed: ask again at the next look
-
-
-@dataclass(slots=True, eq=False)
-class OpenLookup:
-    """`got`: pages of the prefix found so far, with their references. `owners`: who is said to hold a key."""
-
-    number: int
-    asker: Any
-    session: Session
-    keys: Sequence[bytes]
-    tails: Sequence[bytes]
-    deadline: float
-    expected: bool
-    got: list[Page] = field(default_factory=list)
-    tail: int = -1
-    sources: bytearray = field(default_factory=bytearray)
-    waits: set[bytes] = field(default_factory=set)
-    fetching: set[bytes] = field(default_factory=set)
-    reading: set[bytes] = field(default_factory=set)
-    owners: dict[bytes, list[Owner]] = field(default_factory=dict)
-    refused: set[tuple[bytes, str, int]] = field(default_factory=set)
-    exhausted: set[bytes] = field(default_factory=set)
-    retry_at: float = 0.0
-    asking: int = 0
-    failure: str = ""
-    checked: int = 0
-    checking: bool = False
 
 
 class Lookups:
@@ -203,7 +176,7 @@ class Lookups:
             self._pages.space.touch(taken)
         lookup.got += taken
         if lookup.fetching or lookup.reading:
-            lookup.sources += bytes(_source(lookup, page.key) for page in taken)
+            lookup.sources += bytes(lookup.source(page.key) for page in taken)
         else:
             lookup.sources += bytes(len(taken))
 
@@ -211,7 +184,7 @@ class Lookups:
         page.refs += 1
         lookup.got.append(page)
         self._pages.space.touch(lookup.got[-2:])
-        lookup.sources.append(_source(lookup, page.key))
+        lookup.sources.append(lookup.source(page.key))
 
     def _wait_for(self, lookup: OpenLookup, candidates: Sequence[bytes], now: float) -> bool:
         """True: it makes sense to wait for one of the candidates, and everything that makes it come is under way."""
@@ -401,10 +374,6 @@ class Lookups:
             assert (lookup.session.number, lookup.number) == (session, number)
             assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
         assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())
-
-
-def _source(lookup: OpenLookup, key: bytes) -> int:
-    return loads.REMOTE if key in lookup.fetching else loads.DISK if key in lookup.reading else loads.LOCAL
 
 
 def _fits(answer: Located, keys: Sequence[bytes]) -> bool:

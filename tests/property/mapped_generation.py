@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from pegaflow.common.bus.clone import Clone, entry_state
+from pegaflow.common.bus.clone import Clone
+from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.wire.digest import DIGEST_BYTES, DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat
 

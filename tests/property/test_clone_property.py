@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mapped_generation import MappedGeneration, live_entries
-from pegaflow.common.bus.clone import Ask, Clone, Effect, entry_state
+from pegaflow.common.bus.clone import Ask, Clone, Effect
+from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import entry_digest

@@ -10,7 +10,8 @@ import os
 from collections import Counter
 
 from mapped_generation import MappedGeneration, live_entries
-from pegaflow.common.bus.clone import Ask, Clone, Effect, entry_state
+from pegaflow.common.bus.clone import Ask, Clone, Effect
+from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.messages.catalogue import Delta, SyncChunk

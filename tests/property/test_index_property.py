@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from mapped_generation import MappedGeneration
-from pegaflow.common.bus.clone import pack_entry
+from pegaflow.common.bus.generation import pack_entry
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED
 from pegaflow.services.metaserver import index as index_module

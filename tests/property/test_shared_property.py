@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from pegaflow.common.bus.clone import SyncGate, entry_state
+from pegaflow.common.bus.generation import entry_state
+from pegaflow.common.bus.sync_gate import SyncGate
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.errors import ErrorCode, RemoteError

@@ -18,8 +18,8 @@ from pegaflow.common.bus.clone import (
     SyncReason,
     Voided,
     Wanted,
-    entry_state,
 )
+from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat, Delta, SyncChunk

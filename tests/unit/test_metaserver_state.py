@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pegaflow.common.bus.clone import SYNCS_AT_ONCE
+from pegaflow.common.bus.sync_gate import SYNCS_AT_ONCE
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Welcome

@@ -1,0 +1,43 @@
+"""One lookup that has no answer yet, pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pegaflow.common.wire.messages import loads
+from pegaflow.services.tier.fetches import Owner
+from pegaflow.services.tier.page import Page
+from pegaflow.services.tier.sessions import Session
+
+
+@dataclass(slots=True, eq=False)
+class OpenLookup:
+    """`got`: pages of the prefix found so far, with their references. `owners`: who is said to hold a key."""
+
+    number: int
+    asker: Any
+    session: Session
+    keys: Sequence[bytes]
+    tails: Sequence[bytes]
+    deadline: float
+    expected: bool
+    got: list[Page] = field(default_factory=list)
+    tail: int = -1
+    sources: bytearray = field(default_factory=bytearray)
+    waits: set[bytes] = field(default_factory=set)
+    fetching: set[bytes] = field(default_factory=set)
+    reading: set[bytes] = field(default_factory=set)
+    owners: dict[bytes, list[Owner]] = field(default_factory=dict)
+    refused: set[tuple[bytes, str, int]] = field(default_factory=set)
+    exhausted: set[bytes] = field(default_factory=set)
+    retry_at: float = 0.0
+    asking: int = 0
+    failure: str = ""
+    checked: int = 0
+    checking: bool = False
+
+    def source(self, key: bytes) -> int:
+        """Where the page of this key came from."""
+        return loads.REMOTE if key in self.fetching else loads.DISK if key in self.reading else loads.LOCAL
