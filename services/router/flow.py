@@ -16,21 +16,15 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from pegaflow.services.router import failures
-from pegaflow.services.router.decode import DecodeLeg, relay_leg, replay_leg
+from pegaflow.services.router.answer import Answering, Broken, OtherIds
+from pegaflow.services.router.decode import relay_leg, replay_leg
 from pegaflow.services.router.failures import Failure
 from pegaflow.services.router.fields import refuse_unsplittable
-from pegaflow.services.router.merge import (
-    Collector,
-    Passthrough,
-    StreamMerger,
-    merge_answers,
-    prefill_chunks,
-    stripped_answer,
-)
-from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps, error_in
+from pegaflow.services.router.merge import prefill_chunks, stripped_answer
+from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps
 from pegaflow.services.router.plan import FlowSettings, Mode, choose, prefill_suffices, refuse_early
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
 from pegaflow.services.router.steps import (
@@ -95,13 +89,7 @@ class Flow:
         self._prefill: PrefillAnswer | None = None
         self._prefill_length: int | None = None
         self._streaming = False  # the client has had a byte
-        self._leg: DecodeLeg | None = None
-        self._merger: StreamMerger | Passthrough = Passthrough(request, None)
-        self._collector: Collector | None = None
-        self._held: list[Json] = []  # chunks from before D said something
-        self._opened = False  # D has said something
-        self._verified = False  # D has named the ids it was given
-        self._ended = False  # a finish reason came
+        self._answer: Answering | None = None
 
     def handle(self, event: Event) -> list[Command]:
         if self.state is State.DONE:
@@ -143,7 +131,7 @@ class Flow:
         open_leg = self.state in (State.PREFILL, State.ANSWER)
         assert (self._engine is not None) == open_leg, "an engine is held exactly while a leg is open"
         assert not self._streaming or self.state in (State.ANSWER, State.DONE), "nothing is repeated after a byte"
-        assert (self._leg is not None) == (self.state is State.ANSWER), "a leg belongs to an answer"
+        assert (self._answer is not None) == (self.state is State.ANSWER), "an answer is read exactly while its leg is open"
         assert self._retries >= 0
 
     # Before the answer
@@ -236,93 +224,45 @@ class Flow:
             except Refused as refused:
                 return self._refuse(refused)
         self.state = State.ANSWER
-        self._leg = leg
-        self._merger = (
-            StreamMerger(self.request, self._prefill, leg)
-            if leg.continued and self._prefill is not None
-            else Passthrough(self.request, self._prefill)
-        )
-        self._held = self._merger.open()
-        if leg.stream and not self.request.stream:
-            self._collector = Collector(self.request)
+        self._answer = Answering(self.request, self._prefill, leg)
         return [Send(leg.endpoint, leg.body, leg.stream)]
 
     def _answered(self, event: Answered) -> list[Command]:
-        leg = self._leg
-        assert leg is not None
+        answer = self._answer
+        assert answer is not None
         failure = failures.of_status(self._role, event)
         if failure is not None:
             return self._again(failure)
+        verifying = answer.leg.verify is not None
         if event.status != 200:
-            if leg.verify is not None:
-                # An engine that does not know ids on chat may say so; on completions it cannot misunderstand.
-                return self._other_way([])
-            return self._reject(event)
+            # An engine that does not know ids on chat may say so; on completions it cannot misunderstand.
+            return self._other_way([]) if verifying else self._reject(event)
         try:
-            payload = json.loads(event.body)
-            if leg.stream or not isinstance(payload, dict):
-                raise Malformed("not an event stream" if leg.stream else "not an object")
-            wrong = _wrong(payload)
-            if wrong is not None:
-                raise Malformed(wrong)
-            if leg.verify is not None:
-                if payload.get("prompt_token_ids") != leg.verify:
-                    return self._other_way([])
-                learnt = self._learnt(True)
-            else:
-                learnt = []
-            if leg.continued and self._prefill is not None:
-                merged = merge_answers(self.request, self._prefill, leg, payload)
-            else:
-                merged = stripped_answer(self.request, payload, self._prefill)
-        except (Malformed, ValueError) as error:
+            payload = answer.whole(event.body)
+        except OtherIds:
+            return self._other_way([])
+        except Broken as error:
             return self._again(failures.broken(self._role, str(error)))
-        return [*learnt, *self._release(), self._whole(merged), self._finish(Outcome.OK, "200")]
+        learnt = self._learnt(True) if verifying else []
+        return [*learnt, *self._release(), self._whole(payload), self._finish(Outcome.OK, "200")]
 
     def _framed(self, data: str) -> list[Command]:
-        leg = self._leg
-        assert leg is not None
-        if data == "[DONE]":
-            if not self._ended:
-                return self._died(failures.broken(self._role, "[DONE] came before a finish reason"))
-            return self._complete(cancel=True)
+        answer = self._answer
+        assert answer is not None
         try:
-            payload = json.loads(data)
-        except ValueError as error:
-            return self._died(failures.broken(self._role, f"a frame is not JSON: {error}"))
-        if not isinstance(payload, dict):
-            return self._died(failures.broken(self._role, "a frame is not an object"))
-        wrong = _wrong(payload)
-        if wrong is not None:
-            return self._died(failures.broken(self._role, wrong))
-        commands: list[Command] = []
-        if leg.verify is not None and not self._verified:
-            if payload.get("prompt_token_ids") != leg.verify:
-                return self._other_way([Cancel()])
-            self._verified = True
-            commands += self._learnt(True)
-        try:
-            told, ended = _told(payload)
-            chunks = self._merger.add(payload)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            return [*commands, *self._died(failures.broken(self._role, f"a frame cannot be read: {error!r}"))]
-        self._ended = self._ended or ended
-        commands += self._emit(chunks, begin=told)
-        if self._merger.stopped:
+            read = answer.frame(data)
+        except OtherIds:
+            return self._other_way([Cancel()])
+        except Broken as error:
+            return self._died(failures.broken(self._role, str(error)))
+        commands = self._learnt(True) if read.verified else []
+        commands += self._show(read.chunks)
+        if read.over:
             commands += self._complete(cancel=True)
         return commands
 
-    def _emit(self, chunks: list[Json], *, begin: bool) -> list[Command]:
-        """Chunks for the client, or for the collector; held until D has said something."""
-        if not self._opened:
-            self._held += chunks
-            if not begin:
-                return []
-            self._opened = True
-            chunks, self._held = self._held, []
-        if self._collector is not None:
-            for chunk in chunks:
-                self._collector.add(chunk)
+    def _show(self, chunks: list[Json] | None) -> list[Command]:
+        if chunks is None:
             return []
         commands: list[Command] = []
         if not self._streaming:
@@ -333,19 +273,19 @@ class Flow:
         return commands
 
     def _complete(self, *, cancel: bool) -> list[Command]:
+        answer = self._answer
+        assert answer is not None
         commands: list[Command] = [Cancel()] if cancel else []
         commands += self._release()
-        commands += self._emit(self._merger.close(), begin=True)
-        if self._collector is not None:
-            assert isinstance(self._merger, StreamMerger)
-            commands.append(self._whole(self._collector.answer(self._merger.counted_usage())))
-        else:
-            commands.append(SendDone())
+        commands += self._show(answer.close())
+        collected = answer.collected()
+        commands.append(SendDone() if collected is None else self._whole(collected))
         return [*commands, self._finish(Outcome.OK, "200")]
 
     def _stream_over(self, failure: Failure) -> list[Command]:
         """The open leg reported its end; that is no failure once the answer was whole but for `[DONE]`."""
-        if self._ended:
+        assert self._answer is not None
+        if self._answer.ended:
             return self._complete(cancel=False)
         return self._died(failure, cancel=False)
 
@@ -364,7 +304,6 @@ class Flow:
     def _other_way(self, commands: list[Command]) -> list[Command]:
         """This engine does not take ids on chat; the same engine gets the leg in another way."""
         learnt = self._learnt(False) if commands else []
-        self._reset_answer()
         return [*commands, *learnt, *self._send_answer(no_chat_ids=True)]
 
     # Endings
@@ -380,7 +319,7 @@ class Flow:
         self._retries -= 1
         self._attempt += 1
         self._prefill = None
-        self._reset_answer()
+        self._answer = None
         self.state = State.BACKOFF
         return [*released, Wait(min(BACKOFF_LIMIT_SECONDS, BACKOFF_SECONDS * 2 ** (self._attempt - 1)))]
 
@@ -425,39 +364,5 @@ class Flow:
 
     def _finish(self, outcome: Outcome, code: str) -> Finish:
         self.state = State.DONE
-        self._reset_answer()
+        self._answer = None
         return Finish(self.plan, outcome, code)
-
-    def _reset_answer(self) -> None:
-        self._leg = None
-        self._merger = Passthrough(self.request, None)
-        self._collector = None
-        self._held = []
-        self._opened = self._verified = self._ended = False
-
-
-def _wrong(payload: Json) -> str | None:
-    """What makes this payload the end of an answer that is not whole."""
-    error = error_in(payload)
-    if error is not None:
-        return f"the engine reported an error: {error.get('message')}"
-    choices = payload.get("choices") or []
-    if not isinstance(choices, list):
-        return "choices is not a list"
-    for choice in choices:
-        if not isinstance(choice, dict) or not all(isinstance(choice.get(part) or {}, dict) for part in ("delta", "message")):
-            return "a choice is not an object"
-        if choice.get("finish_reason") in DEAD_ENDS:
-            return f"finish_reason {choice['finish_reason']}"
-    return None
-
-
-def _told(payload: Json) -> tuple[bool, bool]:
-    """Whether a chunk carries anything of the answer, and whether it ends it."""
-    told = ended = False
-    for choice in payload.get("choices") or ():
-        delta: dict[str, Any] = choice.get("delta") or {}
-        ended = ended or choice.get("finish_reason") is not None
-        spoken = choice.get("text") or choice.get("token_ids")
-        told = told or ended or bool(spoken) or any(value for name, value in delta.items() if name != "role")
-    return told, ended

@@ -1,0 +1,152 @@
+"""The answer being read: what an engine says, turned into what the client gets. Pure.
+
+Chunks are held until the engine has said something of the answer itself; so a flow can be begun again, with another
+engine or in another way, while the client has not had a byte.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from pegaflow.services.router.decode import DecodeLeg
+from pegaflow.services.router.merge import Collector, Passthrough, StreamMerger, merge_answers, stripped_answer
+from pegaflow.services.router.openai import ClientRequest, Json, error_in
+from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer
+
+
+class Broken(Exception):
+    """The engine's answer broke off, or cannot be read."""
+
+
+class OtherIds(Exception):
+    """The engine did not take the prompt ids it was given: it named others, or none."""
+
+
+class Read(NamedTuple):
+    """What one frame brought: chunks for the client, None while it is to get nothing yet; whether the engine has just
+    been seen to take ids; whether the answer is whole.
+    """
+
+    chunks: list[Json] | None = None
+    verified: bool = False
+    over: bool = False
+
+
+class Answering:
+    """One answer. `ended`: its finish reason came, so only `[DONE]` may be missing."""
+
+    def __init__(self, request: ClientRequest, prefill: PrefillAnswer | None, leg: DecodeLeg) -> None:
+        self.leg = leg
+        self.ended = False
+        self._request = request
+        self._prefill = prefill
+        self._merger: StreamMerger | Passthrough
+        if leg.continued and prefill is not None:
+            self._merger = StreamMerger(request, prefill, leg)
+        else:
+            self._merger = Passthrough(request, prefill)
+        self._collector = Collector(request) if leg.stream and not request.stream else None
+        self._held = self._merger.open()
+        self._opened = False  # the engine has said something
+        self._verified = leg.verify is None
+
+    def whole(self, body: bytes) -> Json:
+        """An answer that is not a stream. Raises Broken, or OtherIds."""
+        leg = self.leg
+        try:
+            payload = json.loads(body)
+            if leg.stream or not isinstance(payload, dict):
+                raise Broken("not an event stream" if leg.stream else "not an object")
+            wrong = _wrong(payload)
+            if wrong is not None:
+                raise Broken(wrong)
+            self._verify(payload)
+            if leg.continued and self._prefill is not None:
+                return merge_answers(self._request, self._prefill, leg, payload)
+            return stripped_answer(self._request, payload, self._prefill)
+        except (Malformed, ValueError) as error:
+            raise Broken(str(error)) from None
+
+    def frame(self, data: str) -> Read:
+        """One frame of a stream. Raises Broken, or OtherIds."""
+        if data == "[DONE]":
+            if not self.ended:
+                raise Broken("[DONE] came before a finish reason")
+            return Read(over=True)
+        try:
+            payload = json.loads(data)
+        except ValueError as error:
+            raise Broken(f"a frame is not JSON: {error}") from None
+        if not isinstance(payload, dict):
+            raise Broken("a frame is not an object")
+        wrong = _wrong(payload)
+        if wrong is not None:
+            raise Broken(wrong)
+        verified = self._verify(payload)
+        try:
+            told, ended = _told(payload)
+            chunks = self._merger.add(payload)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise Broken(f"a frame cannot be read: {error!r}") from None
+        self.ended = self.ended or ended
+        return Read(self._take(chunks, begin=told), verified, self._merger.stopped)
+
+    def close(self) -> list[Json] | None:
+        """What follows the last frame; like `Read.chunks`."""
+        return self._take(self._merger.close(), begin=True)
+
+    def collected(self) -> Json | None:
+        """After `close`: the whole answer, where the leg was streamed for a client that does not stream."""
+        if self._collector is None:
+            return None
+        assert isinstance(self._merger, StreamMerger)
+        return self._collector.answer(self._merger.counted_usage())
+
+    def _verify(self, payload: Json) -> bool:
+        if self._verified:
+            return False
+        if payload.get("prompt_token_ids") != self.leg.verify:
+            raise OtherIds
+        self._verified = True
+        return True
+
+    def _take(self, chunks: list[Json], *, begin: bool) -> list[Json] | None:
+        if not self._opened:
+            self._held += chunks
+            if not begin:
+                return None
+            self._opened = True
+            chunks, self._held = self._held, []
+        if self._collector is None:
+            return chunks
+        for chunk in chunks:
+            self._collector.add(chunk)
+        return None
+
+
+def _wrong(payload: Json) -> str | None:
+    """What makes this payload the end of an answer that is not whole."""
+    error = error_in(payload)
+    if error is not None:
+        return f"the engine reported an error: {error.get('message')}"
+    choices = payload.get("choices") or []
+    if not isinstance(choices, list):
+        return "choices is not a list"
+    for choice in choices:
+        if not isinstance(choice, dict) or not all(isinstance(choice.get(part) or {}, dict) for part in ("delta", "message")):
+            return "a choice is not an object"
+        if choice.get("finish_reason") in DEAD_ENDS:
+            return f"finish_reason {choice['finish_reason']}"
+    return None
+
+
+def _told(payload: Json) -> tuple[bool, bool]:
+    """Whether a chunk carries anything of the answer, and whether it ends it."""
+    told = ended = False
+    for choice in payload.get("choices") or ():
+        delta: dict[str, Any] = choice.get("delta") or {}
+        ended = ended or choice.get("finish_reason") is not None
+        spoken = choice.get("text") or choice.get("token_ids")
+        told = told or ended or bool(spoken) or any(value for name, value in delta.items() if name != "role")
+    return told, ended
