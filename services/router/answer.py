@@ -13,10 +13,15 @@ from pegaflow.services.router.decode import DecodeLeg
 from pegaflow.services.router.merge import Collector, Passthrough, StreamMerger, merge_answers, stripped_answer
 from pegaflow.services.router.openai import ClientRequest, Json, error_in
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer
+from pegaflow.services.router.spoken import Diverged, Spoken
 
 
 class Broken(Exception):
-    """The engine's answer broke off, or cannot be read."""
+    """The engine's answer broke off, or cannot be read. `final`: no engine can go on with it."""
+
+    def __init__(self, text: str, *, final: bool = False) -> None:
+        super().__init__(text)
+        self.final = final
 
 
 class OtherIds(Exception):
@@ -87,6 +92,8 @@ class Answering:
         try:
             told, ended = _told(payload)
             chunks = self._merger.add(payload)
+        except Diverged:
+            raise Broken("the engine that went on said something else", final=True) from None
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise Broken(f"a frame cannot be read: {error!r}") from None
         self.ended = self.ended or ended
@@ -102,6 +109,27 @@ class Answering:
             return None
         assert isinstance(self._merger, StreamMerger)
         return self._collector.answer(self._merger.counted_usage())
+
+    def resumable(self, *, greedy: bool) -> bool:
+        """Whether another engine can go on exactly where the client's stream is now."""
+        spoken = self._spoken
+        return spoken is not None and not self.ended and spoken.certain(greedy=greedy)
+
+    def rewind(self) -> list[int]:
+        """The ids for the engine that goes on; :meth:`resume` says how it was sent. Only if `resumable`."""
+        assert self._spoken is not None
+        return self._spoken.rewind()
+
+    def resume(self, leg: DecodeLeg) -> None:
+        assert isinstance(self._merger, StreamMerger)
+        self.leg = leg
+        self.ended = False
+        self._verified = leg.verify is None
+        self._merger.resume(leg)
+
+    @property
+    def _spoken(self) -> Spoken | None:
+        return self._merger.spoken if isinstance(self._merger, StreamMerger) else None
 
     def _verify(self, payload: Json) -> bool:
         if self._verified:

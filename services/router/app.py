@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -46,6 +47,7 @@ class Collaborators:
     metrics: RouterMetrics
     lifecycle: Lifecycle
     now: Callable[[], float] = clock.now
+    draw: Callable[[], float] = random.random
     nodes: Nodes | None = None
     exchanges: set[Exchange] = field(default_factory=set)
 
@@ -129,7 +131,8 @@ class Generate:
             _answer(resp, Answer(Plan.NONE, refused.status, dumps(refused.body())))
             return
         headers = {name: value for name, value in req.headers.items() if name.lower() in FORWARDED_HEADERS}
-        exchange = Exchange(Flow(request, self._settings), parts.upstream, parts.engines, parts.metrics, parts.now, headers)
+        flow = Flow(request, self._settings, parts.draw)
+        exchange = Exchange(flow, parts.upstream, parts.engines, parts.metrics, parts.now, headers)
         parts.exchanges.add(exchange)
 
         async def cleanup() -> None:

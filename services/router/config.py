@@ -9,7 +9,7 @@ from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.wire.errors import LocalError
-from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
+from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.upstream import Timeouts
 
 
@@ -60,6 +60,7 @@ class RouterConfig:
     pd_flow_retries: int = option(
         1, help="how often a failed flow is begun again", check=lambda v: None if v >= 0 else "must not be negative"
     )
+    pd_resume: Resume = option(Resume.GREEDY, help="which streams another decode engine continues when theirs is lost")
     connect_timeout: float = option(5.0, help="to connect to an engine", parse=duration, check=_positive)
     prefill_timeout: float = option(300.0, help="for the prefill engine's answer", parse=duration, check=_positive)
     answer_timeout: float = option(3600.0, help="for an answer that is not streamed", parse=duration, check=_positive)
@@ -92,6 +93,7 @@ class RouterConfig:
             unsplicable=self.pd_unsplicable,
             model_length=self.pd_max_model_len,
             retries=self.pd_flow_retries,
+            resume=self.pd_resume,
         )
 
     def timeouts(self) -> Timeouts:

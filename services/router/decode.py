@@ -6,6 +6,7 @@ came. Ids are never turned into text and back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,8 @@ class Way(StrEnum):
 class DecodeLeg:
     """`reshape`: D answers in completions' shape and the client wants chat's. `verify`: the prompt ids D must name
     in its first frame before its answer is believed, or None. `own_stops`: the router searches for stop strings.
+    `before`: tokens of the answer that stand in the prompt, the first one and those that another engine said.
+    `resumable`: the ids that D says are kept, so that another engine can go on from them.
     """
 
     endpoint: Endpoint
@@ -38,6 +41,8 @@ class DecodeLeg:
     continued: bool = False
     verify: list[int] | None = None
     own_stops: bool = False
+    before: int = 0
+    resumable: bool = False
 
 
 class NoLimit(Exception):
@@ -53,25 +58,33 @@ def continue_leg(
     model_length: int | None,
     verify: bool = False,
     own_stops: bool = False,
+    spoken: Sequence[int] = (),
+    resumable: bool = False,
 ) -> DecodeLeg:
-    """D continues from ids. Raises NoLimit; needs `answer.prompt_ids`, and `answer.token` if it is forwarded."""
+    """D continues from ids, behind `spoken` if another engine has said those already. Raises NoLimit; needs
+    `answer.prompt_ids`, and `answer.token` if it is forwarded.
+    """
     assert answer.prompt_ids is not None
     ids = answer.prompt_ids
     if forwarded:
         assert answer.token is not None
         ids = [*ids, answer.token]
-    limit = None if request.limit is None else request.limit - forwarded
+    ids = [*ids, *spoken]
+    before = forwarded + len(spoken)
+    limit = None if request.limit is None else request.limit - before
+    # Whether pages of decoded blocks are on their way nobody knows: the engine that made them may be dead.
+    expected = {} if spoken else EXPECTED
     if request.endpoint is Endpoint.CHAT and way is Way.CHAT:
         endpoint = Endpoint.CHAT
         body = dict(request.body)
-        body["kv_transfer_params"] = {**EXPECTED, "prompt_token_ids": ids}
+        body["kv_transfer_params"] = {**expected, "prompt_token_ids": ids}
         for name in ("max_tokens", "max_completion_tokens"):
             if body.get(name) is not None:
                 body[name] = limit
     else:
         endpoint = Endpoint.COMPLETIONS
         body = _completions_body(request)
-        body["kv_transfer_params"] = dict(EXPECTED)
+        body["kv_transfer_params"] = dict(expected)
         body["prompt"] = ids
         if limit is None:
             if model_length is None:
@@ -79,7 +92,7 @@ def continue_leg(
             limit = model_length - len(ids)
         body["max_tokens"] = limit
     if is_set(request.body, "min_tokens"):
-        body["min_tokens"] = max(request.min_tokens - forwarded, 0)
+        body["min_tokens"] = max(request.min_tokens - before, 0)
     if own_stops:
         body.pop("stop", None)
         body.pop("include_stop_str_in_output", None)
@@ -92,7 +105,7 @@ def continue_leg(
         body["stream_options"] = {"include_usage": True}
         if request.usage_in_every_chunk:
             body["stream_options"]["continuous_usage_stats"] = True
-    if request.want_token_ids or checked is not None or own_stops:
+    if request.want_token_ids or checked is not None or own_stops or resumable:
         body["return_token_ids"] = True
     else:
         body.pop("return_token_ids", None)
@@ -105,6 +118,8 @@ def continue_leg(
         continued=True,
         verify=checked,
         own_stops=own_stops,
+        before=before,
+        resumable=resumable,
     )
 
 

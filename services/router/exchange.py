@@ -29,6 +29,7 @@ from pegaflow.services.router.steps import (
     Pick,
     Picked,
     Release,
+    Resumed,
     Role,
     Send,
     SendChunks,
@@ -160,8 +161,11 @@ class Exchange:
             case Learnt(_, chat_ids):
                 assert self._engine is not None
                 self._engine.chat_ids = chat_ids
-            case Wait(seconds):
-                self._metrics.retried()
+            case Resumed():
+                self._metrics.resumed()
+            case Wait(seconds, resumes):
+                if not resumes:
+                    self._metrics.retried()
                 await asyncio.sleep(seconds)
                 self._push(Woke())
             case Finish():

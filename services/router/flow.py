@@ -4,9 +4,10 @@
                  ▲              │             │             │
                  └── backoff ◀──┴─────────────┴─────────────┘   before the client had a byte
 
-A request that one engine answers alone goes from new to pick_answer. After the client's first byte nothing is tried
-again: the stream ends with `[DONE]`, or with an error frame and without it. The client's first byte waits for D's
-first token, so that everything up to there can be repeated: P's part is idempotent (same prompt, same keys).
+A request that one engine answers alone goes from new to pick_answer. The client's first byte waits for D's first
+token, so that everything up to there can be repeated: P's part is idempotent (same prompt, same keys). After that
+byte nothing is tried again but for one thing: another decode engine may go on from the ids that were said
+(answer ──▶ backoff ──▶ pick_answer ──▶ answer). A stream ends with `[DONE]`, or with an error frame and without it.
 
 Every event is legal in every state where the shell can produce it; anything else is an AssertionError. `Finish` is
 the last command, exactly once; after it events are ignored.
@@ -15,8 +16,8 @@ the last command, exactly once; after it events are ignored.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
 
 from pegaflow.services.router import failures
 from pegaflow.services.router.answer import Answering, Broken, OtherIds
@@ -25,7 +26,7 @@ from pegaflow.services.router.failures import Failure
 from pegaflow.services.router.fields import refuse_unsplittable
 from pegaflow.services.router.merge import prefill_chunks, stripped_answer
 from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps
-from pegaflow.services.router.plan import FlowSettings, Mode, choose, prefill_suffices, refuse_early
+from pegaflow.services.router.plan import Before, FlowSettings, Mode, choose, is_greedy, prefill_suffices, refuse_early, rest
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
 from pegaflow.services.router.steps import (
     Answer,
@@ -48,6 +49,7 @@ from pegaflow.services.router.steps import (
     Picked,
     Plan,
     Release,
+    Resumed,
     Role,
     Send,
     SendChunks,
@@ -57,9 +59,7 @@ from pegaflow.services.router.steps import (
     Wait,
     Woke,
 )
-
-BACKOFF_SECONDS: Final = 0.1
-BACKOFF_LIMIT_SECONDS: Final = 2.0
+from pegaflow.services.router.tries import Tries
 
 
 class State(StrEnum):
@@ -75,13 +75,12 @@ class State(StrEnum):
 class Flow:
     """One request. `handle(event)` returns the commands to carry out, in order."""
 
-    def __init__(self, request: ClientRequest, settings: FlowSettings) -> None:
+    def __init__(self, request: ClientRequest, settings: FlowSettings, draw: Callable[[], float] = lambda: 1.0) -> None:
         self.request = request
         self.settings = settings
         self.state = State.NEW
         self.plan = Plan.NONE
-        self._retries = settings.retries
-        self._attempt = 0
+        self._tries = Tries(settings.retries, draw)
         self._avoid: frozenset[str] = frozenset()
         self._role = Role.ENGINE  # of the engine that gives the client its answer
         self._engine: EngineFacts | None = None
@@ -105,13 +104,15 @@ class Flow:
                 return self._send_prefill(engine)
             case Picked(engine) if self.state is State.PICK_ANSWER:
                 self._engine = engine
-                return self._send_answer()
+                return self._send_rest() if self._streaming else self._send_answer()
+            case NoEngine() if self._streaming and self.state is State.PICK_ANSWER:
+                return self._interrupt()
             case NoEngine() if self.state in (State.PICK_PREFILL, State.PICK_ANSWER):
                 role = Role.PREFILL if self.state is State.PICK_PREFILL else self._role
                 # A last failure says more than "nobody left".
                 return self._give_up(self._failure or failures.no_engine(role))
             case Woke() if self.state is State.BACKOFF:
-                return self._pick_first()
+                return self._pick_answer() if self._streaming else self._pick_first()
             case Answered() if self.state is State.PREFILL:
                 return self._prefill_answered(event)
             case Failed(kind, text) if self.state is State.PREFILL:
@@ -130,9 +131,11 @@ class Flow:
         """Raises AssertionError unless the fields fit the state; called by tests after every step."""
         open_leg = self.state in (State.PREFILL, State.ANSWER)
         assert (self._engine is not None) == open_leg, "an engine is held exactly while a leg is open"
-        assert not self._streaming or self.state in (State.ANSWER, State.DONE), "nothing is repeated after a byte"
-        assert (self._answer is not None) == (self.state is State.ANSWER), "an answer is read exactly while its leg is open"
-        assert self._retries >= 0
+        resuming = self._streaming and self.state in (State.BACKOFF, State.PICK_ANSWER)
+        assert not self._streaming or resuming or self.state in (State.ANSWER, State.DONE), "nothing is repeated after a byte"
+        assert (self._answer is not None) == (resuming or self.state is State.ANSWER), "an answer is kept while it can go on"
+        assert not resuming or self.plan in (Plan.SPLICE, Plan.REPLAY), "only a decode engine's answer goes on"
+        self._tries.validate()
 
     # Before the answer
 
@@ -232,17 +235,22 @@ class Flow:
         assert answer is not None
         failure = failures.of_status(self._role, event)
         if failure is not None:
-            return self._again(failure)
+            return self._died(failure, cancel=False)
         verifying = answer.leg.verify is not None
         if event.status != 200:
             # An engine that does not know ids on chat may say so; on completions it cannot misunderstand.
-            return self._other_way([]) if verifying else self._reject(event)
+            if verifying:
+                return self._other_way([])
+            if self._streaming:
+                refused = failures.broken(self._role, f"it answered {event.status} when it was to go on")
+                return self._died(refused, cancel=False, final=True)
+            return self._reject(event)
         try:
             payload = answer.whole(event.body)
         except OtherIds:
             return self._other_way([])
         except Broken as error:
-            return self._again(failures.broken(self._role, str(error)))
+            return self._died(failures.broken(self._role, str(error)), cancel=False)
         learnt = self._learnt(True) if verifying else []
         return [*learnt, *self._release(), self._whole(payload), self._finish(Outcome.OK, "200")]
 
@@ -254,7 +262,7 @@ class Flow:
         except OtherIds:
             return self._other_way([Cancel()])
         except Broken as error:
-            return self._died(failures.broken(self._role, str(error)))
+            return self._died(failures.broken(self._role, str(error)), final=error.final)
         commands = self._learnt(True) if read.verified else []
         commands += self._show(read.chunks)
         if read.over:
@@ -270,6 +278,7 @@ class Flow:
             commands.append(StartStream(self.plan))
         if chunks:
             commands.append(SendChunks(chunks))
+            self._tries.progress()
         return commands
 
     def _complete(self, *, cancel: bool) -> list[Command]:
@@ -289,22 +298,46 @@ class Flow:
             return self._complete(cancel=False)
         return self._died(failure, cancel=False)
 
-    def _died(self, failure: Failure, *, cancel: bool = True) -> list[Command]:
+    def _died(self, failure: Failure, *, cancel: bool = True, final: bool = False) -> list[Command]:
+        """The answer's engine is lost: all again before the client's first byte, else another engine goes on."""
         commands: list[Command] = [Cancel()] if cancel else []
         if not self._streaming:
             return [*commands, *self._again(failure)]
+        engine, answer = self._engine, self._answer
+        assert engine is not None and answer is not None
         commands += self._release(suspect=failure.suspect)
-        interrupted = failures.interrupted(self._role, failure)
-        return [
-            *commands,
-            SendError(interrupted.body()),
-            self._finish(Outcome.INTERRUPTED, interrupted.code),
-        ]
+        self._failure = failure
+        goes_on = not final and answer.resumable(greedy=is_greedy(self.request))
+        pause = self._tries.resume() if goes_on else None
+        if pause is None:
+            return [*commands, *self._interrupt()]
+        self._avoid |= {engine.name}
+        self.state = State.BACKOFF
+        return [*commands, Wait(pause, resumes=True)]
+
+    def _interrupt(self) -> list[Command]:
+        """The stream cannot go on."""
+        assert self._failure is not None
+        interrupted = failures.interrupted(self._role, self._failure)
+        return [*self._release(), SendError(interrupted.body()), self._finish(Outcome.INTERRUPTED, interrupted.code)]
+
+    def _send_rest(self, *, no_chat_ids: bool = False) -> list[Command]:
+        """The engine picked last goes on with an answer whose beginning the client has."""
+        engine, answer, prefill = self._engine, self._answer, self._prefill
+        assert engine is not None and answer is not None and prefill is not None
+        spoken = Before(answer.leg.forwarded, answer.rewind())
+        leg = rest(self.request, prefill, engine, self.settings, spoken, no_chat_ids=no_chat_ids)
+        if leg is None:
+            return self._interrupt()
+        answer.resume(leg)
+        self.state = State.ANSWER
+        return [Send(leg.endpoint, leg.body, leg.stream), *([] if no_chat_ids else [Resumed()])]
 
     def _other_way(self, commands: list[Command]) -> list[Command]:
         """This engine does not take ids on chat; the same engine gets the leg in another way."""
         learnt = self._learnt(False) if commands else []
-        return [*commands, *learnt, *self._send_answer(no_chat_ids=True)]
+        again = self._send_rest if self._streaming else self._send_answer
+        return [*commands, *learnt, *again(no_chat_ids=True)]
 
     # Endings
 
@@ -314,14 +347,13 @@ class Flow:
         self._avoid |= {self._engine.name}
         released = self._release(suspect=failure.suspect)
         self._failure = failure
-        if self._retries == 0:
+        pause = self._tries.again()
+        if pause is None:
             return [*released, *self._give_up(failure)]
-        self._retries -= 1
-        self._attempt += 1
         self._prefill = None
         self._answer = None
         self.state = State.BACKOFF
-        return [*released, Wait(min(BACKOFF_LIMIT_SECONDS, BACKOFF_SECONDS * 2 ** (self._attempt - 1)))]
+        return [*released, Wait(pause)]
 
     def _give_up(self, failure: Failure, outcome: Outcome = Outcome.FAILED) -> list[Command]:
         answer = Answer(self.plan, failure.status, dumps(failure.body()), retry_after=failure.retry_after)
@@ -356,8 +388,7 @@ class Flow:
         return [Release(name, suspect)]
 
     def _learnt(self, chat_ids: bool) -> list[Command]:
-        assert self._engine is not None
-        return [Learnt(self._engine.name, chat_ids)]
+        return [] if self._engine is None else [Learnt(self._engine.name, chat_ids)]
 
     def _whole(self, payload: Json) -> Answer:
         return Answer(self.plan, 200, dumps(payload))

@@ -42,6 +42,15 @@ class RouterMetrics:
             "pegaflow_router_flow_retries_total", "flows begun again after a failure", into=self.registry
         )
 
+        self._resumptions = metrics.counter(
+            "pegaflow_router_resumptions_total",
+            "streams that lost their decode engine and were given to another",
+            into=self.registry,
+        )
+
+    def resumed(self) -> None:
+        self._resumptions.inc()
+
     def nodes(self, count: int) -> None:
         self._nodes.set(count)
 

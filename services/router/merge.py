@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pegaflow.services.router.decode import DecodeLeg
+from pegaflow.services.router.fields import is_set
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json, merged_usage
 from pegaflow.services.router.prefill import Malformed, PrefillAnswer
 from pegaflow.services.router.seam import StopScanner
+from pegaflow.services.router.spoken import Diverged, Spoken
 
 _INTERNAL: Final = frozenset({"kv_transfer_params", "ec_transfer_params"})
 _OBJECTS: Final = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
@@ -30,12 +32,22 @@ class StreamMerger:
         self._leg = leg
         self._chat = request.endpoint is Endpoint.CHAT
         self._offset = _logprobs_length(answer.choice.get("logprobs")) if leg.forwarded else 0
+        self._spoken_before = 0  # characters that engines before this one said
         self._tokens = 0
         self._scanner: StopScanner | None = None
         if leg.own_stops:
             self._scanner = StopScanner(request.stops, keep_stop=request.keep_stop, min_tokens=request.min_tokens)
+        self.spoken: Spoken | None = None
+        if leg.resumable:
+            self.spoken = Spoken(ids_shown=request.want_token_ids or is_set(request.body, "logprobs"))
         self._usage_sent = False
         self.stopped = False
+
+    def resume(self, leg: DecodeLeg) -> None:
+        """Another engine goes on; `spoken` was rewound."""
+        assert self.spoken is not None
+        self._leg = leg
+        self._spoken_before = self.spoken.characters
 
     def open(self) -> list[Json]:
         """What comes before D's first chunk: the role (chat) and the first token."""
@@ -54,7 +66,7 @@ class StreamMerger:
         if not choices:
             if usage and self._request.include_usage:
                 self._usage_sent = True
-                return [self._usage_chunk(merged_usage(self._answer.usage, usage, self._leg.forwarded))]
+                return [self._usage_chunk(merged_usage(self._answer.usage, usage, self._leg.before))]
             return []
         choice = self._choice(choices[0])
         if choice is None:
@@ -65,7 +77,7 @@ class StreamMerger:
         chunk |= _identity(self._request, self._answer)
         chunk["choices"] = [choice]
         if usage and self._request.usage_in_every_chunk:
-            chunk["usage"] = merged_usage(self._answer.usage, usage, self._leg.forwarded)
+            chunk["usage"] = merged_usage(self._answer.usage, usage, self._leg.before)
         return [chunk]
 
     def close(self) -> list[Json]:
@@ -85,6 +97,15 @@ class StreamMerger:
         ids = choice.get("token_ids") or []
         if self._leg.endpoint is Endpoint.CHAT and "role" in delta and not text and finish is None and not ids:
             return None  # D's opening; the client has had its own
+        passed, offset = 0, self._offset
+        if self.spoken is not None:
+            offset += self._spoken_before
+            whole, (ids, text, passed) = text or "", self.spoken.hear(ids, text or "")
+            if finish is not None and self.spoken.behind:
+                raise Diverged
+            if finish is None and not ids and not text and (whole or passed):
+                return None  # the client has had all of it
+            choice = _cut(choice, self._chat, passed)
         tokens = len(ids) if ids else int(bool(text))
         self._tokens += tokens
         stop_reason = choice.get("stop_reason")
@@ -106,15 +127,17 @@ class StreamMerger:
         made.pop("prompt_token_ids", None)
         if not self._request.want_token_ids:
             made.pop("token_ids", None)
+        elif self.spoken is not None:
+            made["token_ids"] = ids
         if finish is not None:
             made |= {"finish_reason": finish, "stop_reason": stop_reason}
         if self._chat:
             made["delta"] = {name: value for name, value in delta.items() if name != "role"}
-            if self._scanner is not None:
+            if self._scanner is not None or (self.spoken is not None and text != (delta.get("content") or "")):
                 made["delta"]["content"] = text
         else:
             made["text"] = text
-            made["logprobs"] = _shifted(choice.get("logprobs"), self._offset)
+            made["logprobs"] = _shifted(choice.get("logprobs"), offset)
         return made
 
     def _usage_chunk(self, usage: Json) -> Json:
@@ -318,6 +341,15 @@ def _identity(request: ClientRequest, answer: PrefillAnswer) -> Json:
         "created": answer.payload.get("created"),
         "model": answer.payload.get("model"),
     }
+
+
+def _cut(choice: Json, chat: bool, tokens: int) -> Json:
+    """The choice of a chunk without the logprobs of its first tokens."""
+    logprobs = choice.get("logprobs")
+    if not tokens or not logprobs:
+        return choice
+    lists = ("content",) if chat else _COMPLETION_LOGPROBS
+    return {**choice, "logprobs": {**logprobs, **{name: logprobs[name][tokens:] for name in lists if logprobs.get(name)}}}
 
 
 def _logprobs_length(logprobs: Any) -> int:

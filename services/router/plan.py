@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -32,6 +33,14 @@ class Unsplicable(StrEnum):
     REJECT = "reject"
 
 
+class Resume(StrEnum):
+    """Which streams go on with another decode engine when theirs is lost."""
+
+    GREEDY = "greedy"  # those at temperature 0: the other engine says the same
+    ALWAYS = "always"  # sampled ones too: the rest is another sample
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
     """`retries`: whole flows after the first. `model_length`: overrides what engines say, in tokens."""
@@ -41,11 +50,19 @@ class FlowSettings:
     unsplicable: Unsplicable = Unsplicable.REPLAY
     model_length: int | None = None
     retries: int = 1
+    resume: Resume = Resume.GREEDY
 
 
 class Choice(NamedTuple):
     plan: Plan
     leg: DecodeLeg
+
+
+class Before(NamedTuple):
+    """What was said of an answer before an engine goes on with it: P's token or not, and the ids of engines like it."""
+
+    forwarded: int
+    ids: Sequence[int]
 
 
 def refuse_early(request: ClientRequest, settings: FlowSettings) -> None:
@@ -92,6 +109,8 @@ def choose(
         return replay
     else:
         forwarded = 1
+    resumable = not obstacles and may_resume(request, settings)
+    crosses = bool(forwarded) and crosses_seam(answer.text, request.stops)
     try:
         leg = continue_leg(
             request,
@@ -100,11 +119,59 @@ def choose(
             forwarded=forwarded,
             model_length=length,
             verify=chat and way is Way.CHAT and not certain,
-            own_stops=bool(forwarded) and crosses_seam(answer.text, request.stops),
+            # An engine that searches for stop strings holds text back: then ids and text end at different places.
+            own_stops=crosses or (resumable and bool(request.stops)),
+            resumable=resumable,
         )
     except NoLimit:
         return replay
     return Choice(Plan.SPLICE if forwarded else Plan.REPLAY, leg)
+
+
+def is_greedy(request: ClientRequest) -> bool:
+    """An absent temperature is the server's default, which nobody here knows."""
+    temperature = request.body.get("temperature")
+    return isinstance(temperature, int | float) and temperature == 0
+
+
+def may_resume(request: ClientRequest, settings: FlowSettings) -> bool:
+    """Whether this request's stream goes on with another engine if it can be continued at all."""
+    if not request.stream or settings.resume is Resume.NEVER:
+        return False
+    return settings.resume is Resume.ALWAYS or is_greedy(request)
+
+
+def rest(
+    request: ClientRequest,
+    answer: PrefillAnswer,
+    engine: EngineFacts,
+    settings: FlowSettings,
+    said: Before,
+    *,
+    no_chat_ids: bool,
+) -> DecodeLeg | None:
+    """The leg of an engine that goes on behind what another said; None where this engine cannot."""
+    assert answer.prompt_ids is not None
+    way, certain = _way(engine, settings, no_chat_ids)
+    before = said.forwarded + len(said.ids)
+    length = settings.model_length or engine.model_length
+    full = length is not None and len(answer.prompt_ids) + before >= length
+    if full or _obstacles(request, way) or (request.limit is not None and request.limit <= before):
+        return None
+    try:
+        return continue_leg(
+            request,
+            answer,
+            way=way,
+            forwarded=said.forwarded,
+            model_length=length,
+            verify=request.endpoint is Endpoint.CHAT and way is Way.CHAT and not certain,
+            own_stops=bool(request.stops),
+            spoken=said.ids,
+            resumable=True,
+        )
+    except NoLimit:
+        return None
 
 
 def _way(engine: EngineFacts, settings: FlowSettings, no_chat_ids: bool) -> tuple[Way, bool]:

@@ -163,9 +163,10 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Answered by Woke."""
+    """Before the flow is begun again, or another engine goes on (`resumes`). Answered by Woke."""
 
     seconds: float
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +211,11 @@ class Finish:
     code: str
 
 
-Command = Pick | Send | Cancel | Release | Learnt | Wait | StartStream | SendChunks | SendDone | SendError | Answer | Finish
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """For the count: an engine was asked to go on with a stream that another began."""
+
+
+Command = (
+    Pick | Send | Cancel | Release | Learnt | Wait | Resumed | StartStream | SendChunks | SendDone | SendError | Answer | Finish
+)

@@ -57,6 +57,10 @@ class ScriptedEngine:
     def disturb(self, *handlers: Handler) -> None:
         self._disturbances.extend(handlers)
 
+    def undisturb(self) -> None:
+        """Forgets the handlers that have not had their turn."""
+        self._disturbances.clear()
+
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[ScriptedEngine]:
         app = web.Application(client_max_size=1 << 30)

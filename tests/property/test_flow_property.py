@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pegaflow.services.router.flow import Flow, State
 from pegaflow.services.router.openai import Endpoint, Json, parse_request
-from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
+from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.steps import (
     Answer,
     Answered,
@@ -30,6 +30,8 @@ from pegaflow.services.router.steps import (
     Pick,
     Picked,
     Release,
+    Resumed,
+    Role,
     Send,
     SendChunks,
     SendDone,
@@ -49,6 +51,7 @@ bodies = st.fixed_dictionaries(
         "stop": st.sampled_from(["ello", ["lo"], ["o", "ello w"]]),
         "include_stop_str_in_output": st.booleans(),
         "return_token_ids": st.booleans(),
+        "temperature": st.sampled_from([0, 0, 1]),
         "seed": st.just(1),
         "logprobs": st.just(1),
         "n": st.integers(1, 2),
@@ -62,6 +65,7 @@ flow_settings = st.builds(
     unsplicable=st.sampled_from(Unsplicable),
     model_length=st.sampled_from([None, 4, 100]),
     retries=st.integers(0, 2),
+    resume=st.sampled_from(Resume),
 )
 failed = st.builds(Failed, kind=st.sampled_from(FailureKind), text=st.just("x"))
 finishes = st.sampled_from([None, None, None, "stop", "length", "abort", "error"])
@@ -103,6 +107,9 @@ class Shell:
     def __init__(self, stream: bool) -> None:
         self.stream = stream
         self.held: list[str] = []
+        self.started = False
+        self.role = Role.ENGINE
+        self.prefilling = False
         self.leg: Send | None = None
         self.out: list[Command] = []
         self.due: type[Event] | Any = None
@@ -111,12 +118,14 @@ class Shell:
         for command in commands:
             assert not self.out or not isinstance(self.out[-1], Finish), "nothing comes after Finish"
             match command:
-                case Pick():
+                case Pick(role):
                     assert not self.held and self.leg is None
-                    self.due = Pick
+                    assert not self.started or role is Role.DECODE, "after a byte only another decode engine goes on"
+                    self.due, self.role = Pick, role
                 case Send():
                     assert self.held and self.leg is None
                     self.leg, self.due = command, Send
+                    self.prefilling = self.role is Role.PREFILL
                 case Cancel():
                     self.leg = None
                 case Release(engine):
@@ -125,9 +134,12 @@ class Shell:
                 case Wait():
                     assert not self.held
                     self.due = Wait
+                case Resumed():
+                    assert self.started and self.leg is not None and self.leg.stream
                 case Learnt(engine):
                     assert self.held == [engine]
                 case _:
+                    self.started = self.started or isinstance(command, StartStream)
                     self.out.append(command)
 
     def check_output(self) -> None:
@@ -158,9 +170,14 @@ def test_one_end_and_nothing_left(data: st.DataObject, endpoint: Endpoint, body:
         if flow.state is State.DONE:
             break
         event = data.draw(_possible(shell))
+        # An engine of which it is not known whether it takes ids on chat may say by a 4xx that it does not.
+        asking = not shell.prefilling and endpoint is Endpoint.CHAT and chosen.decode_api is DecodeApi.AUTO
+        rejected = isinstance(event, Answered) and event.status in (400, 404) and not asking
         if isinstance(event, Picked):
             shell.held = [event.engine.name]
         shell.take(flow.handle(event))
+        if rejected:
+            assert flow.state is State.DONE, "a 4xx is never tried again"
     else:
         shell.take(flow.handle(Gone()))
     flow.validate()
