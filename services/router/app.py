@@ -12,6 +12,7 @@ import falcon.asgi
 from pegaflow.common import clock, logs, metrics
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.version import package_version
+from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect, Receive, Scope, Send
 from pegaflow.services.router.engines import Engines
@@ -47,6 +48,7 @@ class Collaborators:
     metrics: RouterMetrics
     lifecycle: Lifecycle
     now: Callable[[], float] = clock.now
+    budget: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))
     draw: Callable[[], float] = random.random
     nodes: Nodes | None = None
     exchanges: set[Exchange] = field(default_factory=set)
@@ -56,7 +58,8 @@ class Collaborators:
         metrics = RouterMetrics()
         watched = bool(config.metaserver and config.metaserver_events)
         return cls(
-            engines=Engines(config.prefill, config.decode, config.engine),
+            engines=config.engines(),
+            budget=RetryBudget(config.retry_ratio),
             upstream=Upstream(config.timeouts()),
             metrics=metrics,
             lifecycle=Lifecycle("router"),
@@ -132,7 +135,7 @@ class Generate:
             return
         headers = {name: value for name, value in req.headers.items() if name.lower() in FORWARDED_HEADERS}
         flow = Flow(request, self._settings, parts.draw)
-        exchange = Exchange(flow, parts.upstream, parts.engines, parts.metrics, parts.now, headers)
+        exchange = Exchange(flow, parts.upstream, parts.engines, parts.budget, parts.metrics, parts.now, headers)
         parts.exchanges.add(exchange)
 
         async def cleanup() -> None:

@@ -9,6 +9,8 @@ from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.wire.errors import LocalError
+from pegaflow.services.router.breaker import BreakerSettings
+from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.upstream import Timeouts
 
@@ -29,6 +31,10 @@ def _url(value: str) -> str:
 
 def _positive(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
+
+
+def _not_negative(value: float) -> str | None:
+    return None if value >= 0 else "must not be negative"
 
 
 def _endpoint(value: str) -> str | None:
@@ -57,13 +63,19 @@ class RouterConfig:
     pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")
     pd_max_model_len: int | None = option(None, help="tokens a model takes; default: what engines say", check=_positive)
     pd_unsplicable: Unsplicable = option(Unsplicable.REPLAY, help="what to do with fields that cannot be split")
-    pd_flow_retries: int = option(
-        1, help="how often a failed flow is begun again", check=lambda v: None if v >= 0 else "must not be negative"
-    )
+    pd_flow_retries: int = option(1, help="how often a failed flow is begun again", check=_not_negative)
     pd_resume: Resume = option(Resume.GREEDY, help="which streams another decode engine continues when theirs is lost")
+    retry_ratio: float = option(
+        0.2, help="retries that a request earns for all of them, beyond a reserve of 10", check=_not_negative
+    )
+    breaker_failures: int = option(5, help="failures in a row after which an engine gets a pause; 0: never", check=_not_negative)
+    breaker_pause: float = option(5.0, help="its first pause; later ones double", parse=duration, check=_positive)
     connect_timeout: float = option(5.0, help="to connect to an engine", parse=duration, check=_positive)
     prefill_timeout: float = option(300.0, help="for the prefill engine's answer", parse=duration, check=_positive)
     answer_timeout: float = option(3600.0, help="for an answer that is not streamed", parse=duration, check=_positive)
+    first_byte_timeout: float = option(
+        300.0, help="before a stream's first byte: a decode engine's queue", parse=duration, check=_positive
+    )
     idle_timeout: float = option(300.0, help="of silence within a stream", parse=duration, check=_positive)
     health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
     health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
@@ -96,10 +108,15 @@ class RouterConfig:
             resume=self.pd_resume,
         )
 
+    def engines(self) -> Engines:
+        breaker = BreakerSettings(self.breaker_failures, self.breaker_pause)
+        return Engines(self.prefill, self.decode, self.engine, breaker=breaker)
+
     def timeouts(self) -> Timeouts:
         return Timeouts(
             connect=self.connect_timeout,
             prefill=self.prefill_timeout,
             answer=self.answer_timeout,
+            first_byte=self.first_byte_timeout,
             idle=self.idle_timeout,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from pegaflow.common import clock
+from pegaflow.services.router.breaker import Breaker, BreakerSettings, BreakerState
 from pegaflow.services.router.openai import Json
 from pegaflow.services.router.policy import Candidate, least_loaded
-from pegaflow.services.router.steps import EngineFacts, Role
+from pegaflow.services.router.steps import EngineFacts, Role, Verdict
 
 
 @dataclass(slots=True)
@@ -19,6 +21,7 @@ class Engine:
 
     name: str
     role: Role
+    breaker: Breaker
     healthy: bool | None = None
     load: int = 0
     turn: int = 0
@@ -36,22 +39,33 @@ class Engine:
 class Engines:
     """Owned by the event loop. Engines of one role are interchangeable."""
 
-    def __init__(self, prefill: Iterable[str] = (), decode: Iterable[str] = (), mixed: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        prefill: Iterable[str] = (),
+        decode: Iterable[str] = (),
+        mixed: Iterable[str] = (),
+        *,
+        breaker: BreakerSettings | None = None,
+        now: Callable[[], float] = clock.now,
+    ) -> None:
+        self._breaker = breaker or BreakerSettings()
+        self._now = now
         self._engines: dict[tuple[Role, str], Engine] = {}
         self._turn = 0
         for role, names in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.ENGINE, mixed)):
             for name in names:
-                self._engines[role, name] = Engine(name, role)
+                self._engines[role, name] = Engine(name, role, Breaker(self._breaker))
 
     def all(self) -> list[Engine]:
         return list(self._engines.values())
 
     def pick(self, role: Role, avoid: frozenset[str]) -> Engine | None:
-        """Choose a healthy engine and count it as loaded until :meth:`release`; None when none is healthy."""
+        """Choose a healthy engine whose breaker lets it and count it as loaded until :meth:`release`; None: there is none."""
+        now = self._now()
         candidates = [
             Candidate(engine.name, engine.load, engine.turn)
             for engine in self._engines.values()
-            if engine.role is role and engine.healthy
+            if engine.role is role and engine.healthy and engine.breaker.allows(now)
         ]
         name = least_loaded(candidates, avoid)
         if name is None:
@@ -60,13 +74,19 @@ class Engines:
         self._turn += 1
         engine.turn = self._turn
         engine.load += 1
+        engine.breaker.picked()
         return engine
 
-    def release(self, engine: Engine, *, suspect: bool) -> None:
+    def release(self, engine: Engine, verdict: Verdict) -> None:
+        """A flow is done with what it picked."""
         assert engine.load > 0, f"{engine.name} was released more often than picked"
         engine.load -= 1
-        if suspect:
+        engine.breaker.record(verdict, self._now())
+        if verdict is Verdict.DEAD:
             self.mark(engine, healthy=False)
+
+    def breaker(self, engine: Engine) -> BreakerState:
+        return engine.breaker.state(self._now())
 
     def mark(self, engine: Engine, *, healthy: bool) -> None:
         """What a check, or a failed connection, showed."""
@@ -74,6 +94,7 @@ class Engines:
             # What comes back may be another version: look again how it takes ids.
             engine.chat_ids = None
             engine.models = []
+            engine.breaker.reset()
         engine.healthy = healthy
 
     def models(self) -> list[Json]:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from pegaflow.common import logs
+from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.engines import Engine, Engines, facts
 from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.measures import RouterMetrics
@@ -35,7 +36,9 @@ from pegaflow.services.router.steps import (
     SendChunks,
     SendDone,
     SendError,
+    Spent,
     StartStream,
+    Verdict,
     Wait,
     Woke,
 )
@@ -57,6 +60,7 @@ class Exchange:
         flow: Flow,
         upstream: Upstream,
         engines: Engines,
+        budget: RetryBudget,
         metrics: RouterMetrics,
         clock: Callable[[], float],
         headers: Mapping[str, str],
@@ -64,6 +68,7 @@ class Exchange:
         self._flow = flow
         self._upstream = upstream
         self._engines = engines
+        self._budget = budget
         self._metrics = metrics
         self._clock = clock
         self._headers = headers
@@ -76,6 +81,7 @@ class Exchange:
         self._began = clock()
         self._prefilled: float | None = None
         metrics.began()
+        budget.earn()
 
     async def head(self) -> Answer | StartStream:
         """The first thing for the client: a whole answer, after which nothing follows, or the start of a stream."""
@@ -155,15 +161,19 @@ class Exchange:
                 self._leg = self._upstream.leg(self._engine.name, command, self._headers, prefill=prefill)
             case Cancel():
                 await self._close_leg()
-            case Release(_, suspect):
+            case Release(_, verdict):
                 await self._close_leg()
-                self._release(suspect=suspect)
+                self._release(verdict)
             case Learnt(_, chat_ids):
                 assert self._engine is not None
                 self._engine.chat_ids = chat_ids
             case Resumed():
                 self._metrics.resumed()
             case Wait(seconds, resumes):
+                if not self._budget.spend():
+                    self._metrics.refused_retry()
+                    self._push(Spent())
+                    return None
                 if not resumes:
                     self._metrics.retried()
                 await asyncio.sleep(seconds)
@@ -180,14 +190,14 @@ class Exchange:
         if self._engine is None:
             self._push(NoEngine())
             return
-        self._metrics.engine(self._engine)
+        self._metrics.engine(self._engine, self._engines.breaker(self._engine))
         self._push(Picked(facts(self._engine)))
 
-    def _release(self, *, suspect: bool) -> None:
+    def _release(self, verdict: Verdict) -> None:
         engine, self._engine = self._engine, None
         assert engine is not None
-        self._engines.release(engine, suspect=suspect)
-        self._metrics.engine(engine)
+        self._engines.release(engine, verdict)
+        self._metrics.engine(engine, self._engines.breaker(engine))
 
     async def _close_leg(self) -> None:
         leg, self._leg = self._leg, None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pegaflow.services.router.openai import Json, error_body
-from pegaflow.services.router.steps import Answered, FailureKind, Role
+from pegaflow.services.router.steps import Answered, FailureKind, Role, Verdict
 
 RETRY_AFTER_SECONDS: Final = "1"
 """Long enough for a health check to notice, short enough that a client's own retry hides a restart."""
@@ -24,13 +24,13 @@ _PREFIX: Final = {Role.PREFILL: "pd_prefill", Role.DECODE: "pd_decode", Role.ENG
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`suspect`: the engine should not be picked until its health was checked again."""
+    """`verdict`: what it says about the engine."""
 
     code: str
     status: int
     text: str
     retry_after: str | None = RETRY_AFTER_SECONDS
-    suspect: bool = False
+    verdict: Verdict = Verdict.BAD
 
     def body(self) -> Json:
         return error_body(self.text, "server_error", self.code)
@@ -41,7 +41,7 @@ def of_kind(role: Role, kind: FailureKind, text: str) -> Failure:
         code=f"{_PREFIX[role]}_{kind}",
         status=_STATUS[kind],
         text=f"the {role} engine is {kind}: {text}" if kind is not FailureKind.FAILED else _broke(role, text),
-        suspect=kind is FailureKind.UNREACHABLE,
+        verdict=Verdict.DEAD if kind is FailureKind.UNREACHABLE else Verdict.BAD,
     )
 
 
@@ -60,6 +60,7 @@ def of_status(role: Role, event: Answered) -> Failure | None:
         status=_STATUS[kind],
         text=f"the {role} engine answered {status}",
         retry_after=event.retry_after or RETRY_AFTER_SECONDS,
+        verdict=Verdict.NOTHING if status in RETRYABLE_4XX else Verdict.BAD,
     )
 
 
@@ -71,7 +72,7 @@ def no_engine(role: Role) -> Failure:
     return Failure(
         code="no_engine" if role is Role.ENGINE else f"pd_no_{role}_engine",
         status=503,
-        text=f"no {role} engine is healthy" if role is not Role.ENGINE else "no engine is healthy",
+        text=f"no {_named(role)} is healthy, or those that are failed again and again",
     )
 
 
@@ -82,6 +83,10 @@ def interrupted(role: Role, cause: Failure) -> Failure:
 
 def stopping() -> Failure:
     return Failure(code="router_stopping", status=503, text="the router is being stopped")
+
+
+def _named(role: Role) -> str:
+    return "engine" if role is Role.ENGINE else f"{role} engine"
 
 
 def _broke(role: Role, text: str) -> str:

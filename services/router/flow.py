@@ -55,7 +55,9 @@ from pegaflow.services.router.steps import (
     SendChunks,
     SendDone,
     SendError,
+    Spent,
     StartStream,
+    Verdict,
     Wait,
     Woke,
 )
@@ -113,6 +115,9 @@ class Flow:
                 return self._give_up(self._failure or failures.no_engine(role))
             case Woke() if self.state is State.BACKOFF:
                 return self._pick_answer() if self._streaming else self._pick_first()
+            case Spent() if self.state is State.BACKOFF:
+                assert self._failure is not None
+                return self._interrupt() if self._streaming else self._give_up(self._failure)
             case Answered() if self.state is State.PREFILL:
                 return self._prefill_answered(event)
             case Failed(kind, text) if self.state is State.PREFILL:
@@ -191,7 +196,7 @@ class Flow:
         if event.status != 200:
             return self._reject(event)
         if self.settings.mode is Mode.PREFILL_DECODE:
-            return [*self._release(), *self._pick_answer()]
+            return [*self._release(Verdict.GOOD), *self._pick_answer()]
         try:
             answer = read_prefill(self.request.endpoint, json.loads(event.body))
         except (Malformed, ValueError) as error:
@@ -199,7 +204,7 @@ class Flow:
         if answer.finish_reason in DEAD_ENDS:
             return self._again(failures.broken(Role.PREFILL, f"finish_reason {answer.finish_reason}"))
         self._prefill = answer
-        released = self._release()
+        released = self._release(Verdict.GOOD)
         if prefill_suffices(self.request, answer, self._prefill_length):
             self.plan = Plan.PREFILL
             return [*released, *self._answer_by_prefill(answer)]
@@ -252,7 +257,7 @@ class Flow:
         except Broken as error:
             return self._died(failures.broken(self._role, str(error)), cancel=False)
         learnt = self._learnt(True) if verifying else []
-        return [*learnt, *self._release(), self._whole(payload), self._finish(Outcome.OK, "200")]
+        return [*learnt, *self._release(Verdict.GOOD), self._whole(payload), self._finish(Outcome.OK, "200")]
 
     def _framed(self, data: str) -> list[Command]:
         answer = self._answer
@@ -285,7 +290,7 @@ class Flow:
         answer = self._answer
         assert answer is not None
         commands: list[Command] = [Cancel()] if cancel else []
-        commands += self._release()
+        commands += self._release(Verdict.GOOD)
         commands += self._show(answer.close())
         collected = answer.collected()
         commands.append(SendDone() if collected is None else self._whole(collected))
@@ -305,7 +310,7 @@ class Flow:
             return [*commands, *self._again(failure)]
         engine, answer = self._engine, self._answer
         assert engine is not None and answer is not None
-        commands += self._release(suspect=failure.suspect)
+        commands += self._release(Verdict.NOTHING if final else failure.verdict)
         self._failure = failure
         goes_on = not final and answer.resumable(greedy=is_greedy(self.request))
         pause = self._tries.resume() if goes_on else None
@@ -345,7 +350,7 @@ class Flow:
         """The whole flow once more, if that is still allowed."""
         assert self._engine is not None
         self._avoid |= {self._engine.name}
-        released = self._release(suspect=failure.suspect)
+        released = self._release(failure.verdict)
         self._failure = failure
         pause = self._tries.again()
         if pause is None:
@@ -381,11 +386,11 @@ class Flow:
             return []
         return [Cancel(), *self._release()]
 
-    def _release(self, *, suspect: bool = False) -> list[Command]:
+    def _release(self, verdict: Verdict = Verdict.NOTHING) -> list[Command]:
         if self._engine is None:
             return []
         name, self._engine = self._engine.name, None
-        return [Release(name, suspect)]
+        return [Release(name, verdict)]
 
     def _learnt(self, chat_ids: bool) -> list[Command]:
         return [] if self._engine is None else [Learnt(self._engine.name, chat_ids)]

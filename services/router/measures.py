@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pegaflow.common import metrics
+from pegaflow.services.router.breaker import BreakerState
 from pegaflow.services.router.engines import Engine
 from pegaflow.services.router.steps import Finish, Plan
 from prometheus_client import CollectorRegistry
+
+_BREAKER_VALUES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
 class RouterMetrics:
@@ -48,6 +51,16 @@ class RouterMetrics:
             into=self.registry,
         )
 
+        self._refused_retries = metrics.counter(
+            "pegaflow_router_retries_refused_total", "retries that the retry budget did not allow", into=self.registry
+        )
+        self._breakers = metrics.gauge(
+            "pegaflow_router_engine_breaker", "0 closed, 1 half open, 2 open", ("role", "engine"), into=self.registry
+        )
+
+    def refused_retry(self) -> None:
+        self._refused_retries.inc()
+
     def resumed(self) -> None:
         self._resumptions.inc()
 
@@ -70,7 +83,8 @@ class RouterMetrics:
     def retried(self) -> None:
         self._retries.inc()
 
-    def engine(self, engine: Engine) -> None:
+    def engine(self, engine: Engine, breaker: BreakerState) -> None:
         """Show an engine's load and health as they are now."""
+        self._breakers.labels(engine.role, engine.name).set(_BREAKER_VALUES[breaker])
         self._legs.labels(engine.role, engine.name).set(engine.load)
         self._healthy.labels(engine.role, engine.name).set(int(bool(engine.healthy)))

@@ -70,7 +70,7 @@ class Prober:
         if healthy and (not was or not engine.models):
             engine.models = await self._models(engine)
         self._engines.mark(engine, healthy=healthy)
-        self._metrics.engine(engine)
+        self._metrics.engine(engine, self._engines.breaker(engine))
         self._tell()
         if healthy is not was:
             log.info("engine_health", engine=engine.name, role=engine.role, healthy=healthy, why=why)

@@ -45,6 +45,15 @@ class FailureKind(StrEnum):
     FAILED = "failed"
 
 
+class Verdict(StrEnum):
+    """What a request showed about its engine."""
+
+    GOOD = "good"  # it answered whole
+    NOTHING = "nothing"  # the client's mistake, or its leaving; or only that it has much to do
+    BAD = "bad"  # it failed
+    DEAD = "dead"  # it could not be reached
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What is known of an engine when it is picked. `chat_ids`: whether its chat endpoint takes prompt ids; None:
@@ -110,6 +119,11 @@ class Woke:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """In place of Woke: all requests together have had as many retries as they may."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gone:
     """The client went away."""
 
@@ -119,7 +133,7 @@ class Expired:
     """The router's drain deadline passed."""
 
 
-Event = Begin | Picked | NoEngine | Answered | Frame | Ended | Failed | Woke | Gone | Expired
+Event = Begin | Picked | NoEngine | Answered | Frame | Ended | Failed | Woke | Spent | Gone | Expired
 
 
 # Commands
@@ -149,10 +163,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The flow is done with an engine: exactly one for each Picked. `suspect`: it was unreachable."""
+    """The flow is done with an engine: exactly one for each Picked."""
 
     engine: str
-    suspect: bool = False
+    verdict: Verdict = Verdict.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +177,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Before the flow is begun again, or another engine goes on (`resumes`). Answered by Woke."""
+    """Before the flow is begun again, or another engine goes on (`resumes`). Answered by Woke, or Spent."""
 
     seconds: float
     resumes: bool = False

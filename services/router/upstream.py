@@ -25,11 +25,14 @@ FORWARDED_HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `answer`: the longest a whole answer may take; `idle`: the longest silence within a stream."""
+    """Seconds. `answer`: the longest a whole answer may take; `first_byte`: the longest until a stream's first byte, from
+    when it was asked for; `idle`: the longest silence within it.
+    """
 
     connect: float = 5.0
     prefill: float = 300.0
     answer: float = 3600.0
+    first_byte: float = 300.0
     idle: float = 300.0
 
 
@@ -82,18 +85,22 @@ class Leg:
 
     async def _read(self) -> AsyncGenerator[LegEvent, None]:
         try:
-            async with asyncio.timeout(None if self._send.stream else self._total):
+            async with asyncio.timeout(self._timeouts.first_byte if self._send.stream else self._total):
                 response = await self._open()
                 streams = _is_stream(self._send, response)
                 answered = None if streams else await _whole(response)
+                # vLLM sends the status of a stream before it has a place for the request.
+                chunk = await response.content.readany() if streams else b""
             if answered is not None:
                 yield answered
                 return
             parser = EventParser()
-            async for chunk in response.content.iter_any():
+            while chunk:
                 for data in parser.feed(chunk):
                     self._whole = data == "[DONE]"
                     yield Frame(data)
+                async with asyncio.timeout(self._timeouts.idle):
+                    chunk = await response.content.readany()
             yield Ended()
         except TimeoutError as error:
             # aiohttp's own timeouts are TimeoutErrors as well, and ConnectionTimeoutError one of its kinds.
@@ -117,7 +124,7 @@ class Leg:
             timeout=aiohttp.ClientTimeout(
                 total=None,
                 sock_connect=timeouts.connect,
-                sock_read=timeouts.idle if self._send.stream else self._total,
+                sock_read=None if self._send.stream else self._total,
             ),
             allow_redirects=False,
         )

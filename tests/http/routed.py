@@ -15,8 +15,8 @@ import uvicorn
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.services.router.__main__ import Server
 from pegaflow.services.router.app import Collaborators, create_app
+from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
-from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.upstream import Upstream
 from prometheus_client import CollectorRegistry
@@ -110,6 +110,15 @@ class Routed:
         assert found is not None
         return found
 
+    def engine(self, name: str, engine: ScriptedEngine) -> float:
+        """A gauge of one engine: `legs`, `healthy` or `breaker`."""
+        return sum(
+            sample.value
+            for family in self.parts.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == f"pegaflow_router_engine_{name}" and sample.labels["engine"] == engine.url
+        )
+
     def assert_idle(self) -> None:
         """Nothing is left over: no leg, no request, no exchange."""
         assert [engine.load for engine in self.parts.engines.all()] == [0] * len(self.parts.engines.all())
@@ -131,7 +140,8 @@ async def routed(
         else:
             config = RouterConfig(prefill=urls[:1], decode=urls[1:] + dead, pd_first_token=first_token, **options)
         parts = Collaborators(
-            engines=Engines(config.prefill, config.decode, config.engine),
+            engines=config.engines(),
+            budget=RetryBudget(config.retry_ratio),
             upstream=Upstream(config.timeouts()),
             metrics=RouterMetrics(CollectorRegistry()),
             lifecycle=Lifecycle("router"),

@@ -123,7 +123,7 @@ def before_a_byte(engine: ScriptedEngine, path: str, stream: bool) -> list[Handl
 def test_d_fails_before_a_byte_and_the_whole_flow_is_repeated(path: str, stream: bool) -> None:
     async def main() -> None:
         prefill, decode = ScriptedEngine(), ScriptedEngine()
-        async with routed(prefill, decode) as system:
+        async with routed(prefill, decode, retry_ratio=1.0) as system:
             ways = before_a_byte(decode, path, stream)
             for number, handler in enumerate(ways, start=1):
                 decode.disturb(handler)
@@ -159,7 +159,7 @@ def test_d_fails_for_good_with_the_routers_own_text() -> None:
 def test_d_dies_after_a_byte(path: str) -> None:
     async def main() -> None:
         prefill, decode = ScriptedEngine(), ScriptedEngine()
-        async with routed(prefill, decode) as system:
+        async with routed(prefill, decode, breaker_failures=0) as system:
             begun = 3 if path == CHAT else 2
             for then in (FRAME_ERROR, FRAME_ERROR + DONE, DONE, b"", b"data: [1]\n\n", abort(path), hangs_up):
                 decode.disturb(streams(decode, chunks=begun, then=then))
@@ -266,5 +266,50 @@ def test_no_retries_when_told_so() -> None:
         async with routed(prefill, decode, pd_flow_retries=0) as system:
             assert (await system.post(CHAT, body(CHAT))).status == 502
             assert len(prefill.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_stream_without_a_first_byte() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        async with routed(prefill, decode, first_byte_timeout=0.05) as system:
+            decode.disturb(*[streams(decode, chunks=0, then=hangs)] * 2)  # the status comes, and nothing more
+            reply = await system.post(COMPLETIONS, body(COMPLETIONS, stream=True))
+            assert (reply.status, reply.error_code) == (504, "pd_decode_timeout")
+            assert len(decode.calls) == 2
+            system.assert_idle()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_fails_again_and_again_gets_a_pause() -> None:
+    async def main() -> None:
+        prefill, bad, good = ScriptedEngine(), ScriptedEngine(), ScriptedEngine()
+        bad.disturb(*[answers(400)] * 4, *[answers(500)] * 100)
+        async with routed(prefill, bad, good, breaker_failures=3, breaker_pause=3600.0) as system:
+            while len(bad.calls) < 4:
+                await system.post(CHAT, body(CHAT))
+            for _ in range(12):
+                assert (await system.post(CHAT, body(CHAT))).status == 200
+            assert len(bad.calls) == 4 + 3, "a 4xx does not count, and after three failures nobody asks"
+            assert system.engine("breaker", bad) == 2
+            assert system.engine("healthy", bad) == 1, "it answers health checks"
+            assert system.engine("breaker", good) == 0
+            system.assert_idle()
+
+    asyncio.run(main())
+
+
+def test_all_requests_share_a_budget_of_retries() -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        prefill.disturb(*[answers(500)] * 100)
+        async with routed(prefill, decode, pd_flow_retries=4, breaker_failures=0, retry_ratio=0.0) as system:
+            for _ in range(5):
+                assert (await system.post(CHAT, body(CHAT))).error_code == "pd_prefill_failed"
+            assert len(prefill.calls) == 5 + 10
+            assert system.value("pegaflow_router_retries_refused_total") == 3
+            system.assert_idle()
 
     asyncio.run(main())

@@ -37,7 +37,9 @@ from pegaflow.services.router.steps import (
     SendChunks,
     SendDone,
     SendError,
+    Spent,
     StartStream,
+    Verdict,
     Wait,
     Woke,
 )
@@ -75,7 +77,7 @@ def prefilled(endpoint: Endpoint = COMPLETIONS, **choice: Any) -> Answered:
 
 
 def chunk(text: str = "", finish: str | None = None, **more: Any) -> Frame:
-    return Frame(json.dumps({"id": "d", "choices": [{"index": 0, "text": text, "finish_reason": finish}], **more}))
+    return Frame(json.dumps({"id": "d", "choices": [{"index": 0, "text": text, "finish_reason": finish, **more}]}))
 
 
 def decided(machine: Flow, answer: Answered | None = None, engine: EngineFacts = D) -> Send:
@@ -101,7 +103,7 @@ def test_a_streamed_splice_from_begin_to_done() -> None:
     (send,) = run(machine, Picked(P))
     assert isinstance(send, Send)
     assert send.body == {"prompt": "hi", "stream": False, "return_token_ids": True, "max_tokens": 1}
-    assert run(machine, prefilled()) == [Release("p"), Pick(Role.DECODE, frozenset())]
+    assert run(machine, prefilled()) == [Release("p", Verdict.GOOD), Pick(Role.DECODE, frozenset())]
     (send,) = run(machine, Picked(D))
     assert isinstance(send, Send)
     assert send.body == {
@@ -117,7 +119,7 @@ def test_a_streamed_splice_from_begin_to_done() -> None:
     assert {one["id"] for one in first.chunks} == {"x"}
     (last,) = run(machine, chunk("!", "stop"))
     assert isinstance(last, SendChunks)
-    assert run(machine, DONE) == [Cancel(), Release("d"), SendDone(), Finish(Plan.SPLICE, Outcome.OK, "200")]
+    assert run(machine, DONE) == [Cancel(), Release("d", Verdict.GOOD), SendDone(), Finish(Plan.SPLICE, Outcome.OK, "200")]
     assert run(machine, Gone()) == []
 
 
@@ -190,7 +192,7 @@ def test_a_limit_above_the_models_length_is_left_to_the_engine_to_refuse() -> No
 def test_p_alone_when_its_token_is_all(answer: Answered, length: int) -> None:
     machine = flow(stream=True, max_tokens=4)
     commands = run(machine, Begin(), Picked(EngineFacts("p", model_length=length)), answer)
-    assert commands[:2] == [Release("p"), StartStream(Plan.PREFILL)]
+    assert commands[:2] == [Release("p", Verdict.GOOD), StartStream(Plan.PREFILL)]
     assert commands[-2:] == [SendDone(), Finish(Plan.PREFILL, Outcome.OK, "200")]
 
 
@@ -269,7 +271,7 @@ def test_a_stop_string_across_the_seam_ends_the_answer() -> None:
     assert "stop" not in send.body
     commands = run(machine, chunk("l"), chunk("lo wo"))
     cancel, release, usage, done, _ = commands[-5:]
-    assert (cancel, release, done) == (Cancel(), Release("d"), SendDone())
+    assert (cancel, release, done) == (Cancel(), Release("d", Verdict.GOOD), SendDone())
     assert isinstance(usage, SendChunks)
     assert usage.chunks[0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
     assert outcome(commands) == (Outcome.OK, "200")
@@ -290,10 +292,10 @@ def test_a_stop_string_across_the_seam_without_streaming() -> None:
 def test_p_fails_and_the_next_one_is_tried_after_a_pause() -> None:
     machine = flow()
     commands = run(machine, Begin(), Picked(P), Failed(FailureKind.UNREACHABLE, "refused"))
-    assert commands == [Release("p", suspect=True), Wait(0.1)]
+    assert commands == [Release("p", Verdict.DEAD), Wait(0.1)]
     assert run(machine, Woke()) == [Pick(Role.PREFILL, frozenset({"p"}))]
     commands = run(machine, Picked(EngineFacts("q")), Answered(503, b""))
-    assert commands[0] == Release("q")
+    assert commands[0] == Release("q", Verdict.BAD)
     assert isinstance(commands[1], Answer)
     assert (commands[1].status, commands[1].retry_after) == (503, "1")
     assert outcome(commands) == (Outcome.FAILED, "pd_prefill_busy")
@@ -332,9 +334,9 @@ def test_d_failing_before_a_byte_repeats_the_whole_flow() -> None:
     machine = flow(stream=True)
     decided(machine)
     commands = run(machine, Frame('{"error": {"message": "x"}}'))
-    assert commands == [Cancel(), Release("d"), Wait(0.1)]
+    assert commands == [Cancel(), Release("d", Verdict.BAD), Wait(0.1)]
     assert run(machine, Woke()) == [Pick(Role.PREFILL, frozenset({"d"}))]
-    assert run(machine, Picked(P), prefilled()) == [Release("p"), Pick(Role.DECODE, frozenset({"d"}))]
+    assert run(machine, Picked(P), prefilled()) == [Release("p", Verdict.GOOD), Pick(Role.DECODE, frozenset({"d"}))]
 
 
 @pytest.mark.parametrize(
@@ -415,3 +417,50 @@ def test_an_event_out_of_place_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         machine.handle(DONE)
     assert machine.state is State.PICK_PREFILL
+
+
+def test_pauses_are_drawn_from_their_upper_half() -> None:
+    drawn = iter([0.0, 0.5])
+    request = parse_request(COMPLETIONS, b'{"prompt": "hi"}')
+    machine = Flow(request, FlowSettings(Mode.FIRST_TOKEN, retries=2), lambda: next(drawn))
+    _, first = run(machine, Begin(), Picked(P), Answered(500, b""))
+    _, second = run(machine, Woke(), Picked(P), Answered(500, b""))
+    assert (first, second) == (Wait(0.05), Wait(0.15000000000000002))
+
+
+def test_without_a_retry_left_the_failure_is_the_answer() -> None:
+    machine = flow()
+    run(machine, Begin(), Picked(P), Answered(500, b""))
+    assert outcome(run(machine, Spent())) == (Outcome.FAILED, "pd_prefill_failed")
+    machine = flow(stream=True, temperature=0)
+    decided(machine)
+    run(machine, chunk("llo", token_ids=[8]))
+    assert run(machine, Failed(FailureKind.UNREACHABLE, "x"))[-2:] == [
+        Release("d", Verdict.DEAD),
+        Wait(0.0, resumes=True),
+    ]
+    assert outcome(run(machine, Spent())) == (Outcome.INTERRUPTED, "pd_decode_interrupted")
+
+
+@pytest.mark.parametrize(
+    ("event", "verdict"),
+    [
+        (Answered(500, b""), Verdict.BAD),
+        (Answered(503, b""), Verdict.BAD),
+        (Answered(429, b""), Verdict.NOTHING),
+        (Answered(408, b""), Verdict.NOTHING),
+        (Answered(400, b""), Verdict.NOTHING),
+        (Answered(200, b"{"), Verdict.BAD),
+        (Failed(FailureKind.TIMEOUT, "x"), Verdict.BAD),
+        (Failed(FailureKind.UNREACHABLE, "x"), Verdict.DEAD),
+        (Gone(), Verdict.NOTHING),
+        (Expired(), Verdict.NOTHING),
+    ],
+)
+def test_what_an_ending_says_about_the_engine(event: Event, verdict: Verdict) -> None:
+    machine = flow()
+    run(machine, Begin(), Picked(P))
+    assert Release("p", verdict) in run(machine, event)
+    machine = flow()
+    decided(machine)
+    assert Release("d", verdict) in run(machine, event)
