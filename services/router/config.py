@@ -12,6 +12,7 @@ from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.router.breaker import BreakerSettings
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
+from pegaflow.services.router.policy import Policy
 from pegaflow.services.router.upstream import Timeouts
 
 
@@ -59,6 +60,7 @@ class RouterConfig:
     prefill: tuple[str, ...] = option((), help="base URL of a prefill engine; repeatable", parse=_url, check=_urls)
     decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls)
     engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls)
+    policy: Policy = option(Policy.LEAST_LOADED, help="which engine of a role gets a request")
     pd_first_token: bool = option(False, help="forward the prefill engine's token, so that decode never prefills")
     pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")
     pd_max_model_len: int | None = option(None, help="tokens a model takes; default: what engines say", check=_positive)
@@ -110,7 +112,7 @@ class RouterConfig:
 
     def engines(self) -> Engines:
         breaker = BreakerSettings(self.breaker_failures, self.breaker_pause)
-        return Engines(self.prefill, self.decode, self.engine, breaker=breaker)
+        return Engines(self.prefill, self.decode, self.engine, policy=self.policy, breaker=breaker)
 
     def timeouts(self) -> Timeouts:
         return Timeouts(

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pegaflow.common import clock
+from pegaflow.services.router.affinity import Marks, PrefixMemory, marks
 from pegaflow.services.router.breaker import Breaker, BreakerSettings, BreakerState
-from pegaflow.services.router.openai import Json
-from pegaflow.services.router.policy import Candidate, least_loaded
+from pegaflow.services.router.openai import ClientRequest, Json
+from pegaflow.services.router.policy import Candidate, Policy, choose
 from pegaflow.services.router.steps import EngineFacts, Role, Verdict
 
 
@@ -45,11 +46,14 @@ class Engines:
         decode: Iterable[str] = (),
         mixed: Iterable[str] = (),
         *,
+        policy: Policy = Policy.LEAST_LOADED,
         breaker: BreakerSettings | None = None,
         now: Callable[[], float] = clock.now,
     ) -> None:
         self._breaker = breaker or BreakerSettings()
         self._now = now
+        self._policy = policy
+        self._sent = {role: PrefixMemory() for role in Role}
         self._engines: dict[tuple[Role, str], Engine] = {}
         self._turn = 0
         for role, names in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.ENGINE, mixed)):
@@ -59,17 +63,23 @@ class Engines:
     def all(self) -> list[Engine]:
         return list(self._engines.values())
 
-    def pick(self, role: Role, avoid: frozenset[str]) -> Engine | None:
+    def marks(self, request: ClientRequest) -> Marks:
+        """What :meth:`pick` needs of a request."""
+        return marks(request) if self._policy is Policy.PREFIX else ()
+
+    def pick(self, role: Role, avoid: frozenset[str], prompt: Marks = ()) -> Engine | None:
         """Choose a healthy engine whose breaker lets it and count it as loaded until :meth:`release`; None: there is none."""
         now = self._now()
+        held = self._sent[role].held(prompt)
         candidates = [
-            Candidate(engine.name, engine.load, engine.turn)
+            Candidate(engine.name, engine.load, engine.turn, held.get(engine.name, 0))
             for engine in self._engines.values()
             if engine.role is role and engine.healthy and engine.breaker.allows(now)
         ]
-        name = least_loaded(candidates, avoid)
+        name = choose(self._policy, candidates, avoid)
         if name is None:
             return None
+        self._sent[role].sent(prompt, name)
         engine = self._engines[role, name]
         self._turn += 1
         engine.turn = self._turn

@@ -78,6 +78,7 @@ class Exchange:
         self._leg: Leg | None = None
         self._expired = False
         self._finish: Finish | None = None
+        self._marks = engines.marks(flow.request)
         self._began = clock()
         self._prefilled: float | None = None
         metrics.began()
@@ -186,7 +187,7 @@ class Exchange:
 
     def _pick(self, role: Role, avoid: frozenset[str]) -> None:
         self._prefilled = self._clock() if role is Role.DECODE else None
-        self._engine = self._engines.pick(role, avoid)
+        self._engine = self._engines.pick(role, avoid, self._marks)
         if self._engine is None:
             self._push(NoEngine())
             return

@@ -23,10 +23,9 @@ from pegaflow.services.router import failures
 from pegaflow.services.router.answer import Answering, Broken, OtherIds
 from pegaflow.services.router.decode import relay_leg, replay_leg
 from pegaflow.services.router.failures import Failure
-from pegaflow.services.router.fields import refuse_unsplittable
 from pegaflow.services.router.merge import prefill_chunks, stripped_answer
 from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps
-from pegaflow.services.router.plan import Before, FlowSettings, Mode, choose, is_greedy, prefill_suffices, refuse_early, rest
+from pegaflow.services.router.plan import Before, FlowSettings, Mode, begin, choose, is_greedy, prefill_suffices, rest
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
 from pegaflow.services.router.steps import (
     Answer,
@@ -145,22 +144,10 @@ class Flow:
     # Before the answer
 
     def _begin(self) -> list[Command]:
-        request, mode = self.request, self.settings.mode
-        if mode is Mode.FIRST_TOKEN:
-            try:
-                refuse_unsplittable(request.endpoint, request.body)
-                refuse_early(request, self.settings)
-            except Refused as refused:
-                return self._refuse(refused)
-            if request.limit is not None and (request.limit <= 1 or request.limit < request.min_tokens):
-                # One token, or none (echo), or numbers that the engine will complain about: nothing to split.
-                self._prefill_alone()
-            else:
-                self._role = Role.DECODE
-        elif mode is Mode.PREFILL_DECODE:
-            self._role = Role.DECODE
-        else:
-            self.plan = Plan.DIRECT
+        try:
+            self._role, self.plan = begin(self.request, self.settings)
+        except Refused as refused:
+            return self._refuse(refused)
         return self._pick_first()
 
     def _pick_first(self) -> list[Command]:
@@ -171,11 +158,8 @@ class Flow:
 
     def _pick_answer(self) -> list[Command]:
         self.state = State.PICK_ANSWER
-        return [Pick(self._role, self._avoid)]
-
-    def _prefill_alone(self) -> None:
-        self.plan = Plan.PREFILL
-        self._role = Role.PREFILL
+        ids = self._prefill.prompt_ids if self._prefill is not None else None
+        return [Pick(self._role, self._avoid, ids or ())]
 
     def _send_prefill(self, engine: EngineFacts) -> list[Command]:
         self._engine = engine
@@ -183,7 +167,7 @@ class Flow:
         limit = self.request.limit
         if self.settings.mode is Mode.FIRST_TOKEN and limit is not None and length is not None and limit > length:
             # The engine refuses this, in terms of the client's own number only if it sees that number.
-            self._prefill_alone()
+            self.plan, self._role = Plan.PREFILL, Role.PREFILL
             return self._send_answer()
         self.state = State.PREFILL
         self._prefill_length = length

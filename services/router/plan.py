@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from pegaflow.services.router.decode import DecodeLeg, NoLimit, Way, continue_leg, replay_leg
-from pegaflow.services.router.fields import CHAT_ONLY, has_only_text, is_set, logprobs_asked, unsplicable
+from pegaflow.services.router.fields import CHAT_ONLY, has_only_text, is_set, logprobs_asked, refuse_unsplittable, unsplicable
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Refused
 from pegaflow.services.router.prefill import PrefillAnswer
 from pegaflow.services.router.seam import crosses_seam
-from pegaflow.services.router.steps import EngineFacts, Plan
+from pegaflow.services.router.steps import EngineFacts, Plan, Role
 
 
 class Mode(StrEnum):
@@ -63,6 +63,22 @@ class Before(NamedTuple):
 
     forwarded: int
     ids: Sequence[int]
+
+
+def begin(request: ClientRequest, settings: FlowSettings) -> tuple[Role, Plan]:
+    """Whose answer the client gets, and the plan if it is known. Raises Refused for what cannot be split."""
+    match settings.mode:
+        case Mode.MIXED:
+            return Role.ENGINE, Plan.DIRECT
+        case Mode.PREFILL_DECODE:
+            return Role.DECODE, Plan.NONE
+        case Mode.FIRST_TOKEN:
+            refuse_unsplittable(request.endpoint, request.body)
+            refuse_early(request, settings)
+            if request.limit is not None and (request.limit <= 1 or request.limit < request.min_tokens):
+                # One token, or none (echo), or numbers that the engine will complain about: nothing to split.
+                return Role.PREFILL, Plan.PREFILL
+            return Role.DECODE, Plan.NONE
 
 
 def refuse_early(request: ClientRequest, settings: FlowSettings) -> None:

@@ -6,7 +6,8 @@ order and reports what happened; everything that a decision needs is in the even
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pegaflow.services.router.openai import Endpoint, Json
@@ -141,10 +142,13 @@ Event = Begin | Picked | NoEngine | Answered | Frame | Ended | Failed | Woke | S
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Choose an engine, not one of `avoid` if there is another; answered by Picked or NoEngine."""
+    """Choose an engine, not one of `avoid` if there is another; answered by Picked or NoEngine. `ids`: the prompt's, where
+    P has named them.
+    """
 
     role: Role
     avoid: frozenset[str]
+    ids: Sequence[int] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
