@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from pegaflow.common.version import package_version
-from pegaflow.services.cli import monitor, status
+from pegaflow.services.cli import engine, monitor, status
 from pegaflow.services.cli.target import UsageError
 
 EX_USAGE = 2
@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pegaflow", description="Looks at a running PegaFlow.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (status, monitor):
+    for command in (status, monitor, engine):
         command.add_parser(commands)
     args = parser.parse_args(argv)
     try:

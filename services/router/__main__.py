@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import sys
 from collections.abc import Coroutine, Generator, Sequence
@@ -13,6 +15,7 @@ import uvicorn
 from pegaflow.common import logs
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import Lifecycle, run
+from pegaflow.services.router import members
 from pegaflow.services.router.app import Collaborators, RouterApp, create_app
 from pegaflow.services.router.config import RouterConfig
 
@@ -44,15 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     app = create_app(config, parts)
 
     def serve(loop: asyncio.AbstractEventLoop) -> Coroutine[Any, Any, None]:
-        return _serve(config, app, parts.lifecycle)
+        arguments = sys.argv[1:] if argv is None else argv
+        loop.add_signal_handler(signal.SIGHUP, members.reload, config, arguments, os.environ, parts.engines)
+        return _serve(config, app, parts)
 
     return run(serve, parts.lifecycle)
 
 
-async def _serve(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle) -> None:
+async def _serve(config: RouterConfig, app: RouterApp, parts: Collaborators) -> None:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Bound here and not by uvicorn, which answers an address in use with an exit code of its own.
     listener = socket.create_server((config.host, config.port), family=family, backlog=1024)
+    if parts.control is not None:
+        await parts.control.start()
+        log.info("control", endpoint=parts.control.endpoint)
     log.info("listening", host=config.host, port=listener.getsockname()[1])
     server = Server(
         uvicorn.Config(
@@ -64,11 +72,13 @@ async def _serve(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle) -> 
         )
     )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    draining = asyncio.create_task(_drain(config, app, lifecycle, server))
+    draining = asyncio.create_task(_drain(config, app, parts.lifecycle, server))
     try:
         await serving
     finally:
         draining.cancel()
+        if parts.control is not None:
+            await parts.control.close()
 
 
 async def _drain(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle, server: Server) -> None:

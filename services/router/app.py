@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -14,6 +15,7 @@ from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.version import package_version
 from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
+from pegaflow.services.router.control import ControlSocket
 from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect, Receive, Scope, Send
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.exchange import Exchange
@@ -51,19 +53,23 @@ class Collaborators:
     budget: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))
     draw: Callable[[], float] = random.random
     nodes: Nodes | None = None
+    control: ControlSocket | None = None
     exchanges: set[Exchange] = field(default_factory=set)
 
     @classmethod
     def of(cls, config: RouterConfig) -> Collaborators:
-        metrics = RouterMetrics()
+        metrics, engines, lifecycle = RouterMetrics(), config.engines(), Lifecycle("router")
         watched = bool(config.metaserver and config.metaserver_events)
         return cls(
-            engines=config.engines(),
+            engines=engines,
             budget=RetryBudget(config.retry_ratio),
             upstream=Upstream(config.timeouts()),
             metrics=metrics,
-            lifecycle=Lifecycle("router"),
+            lifecycle=lifecycle,
             nodes=NodeEvents(config.metaserver, config.metaserver_events, metrics.nodes) if watched else None,
+            control=ControlSocket(config.control, config.node or socket.gethostname(), engines, lifecycle)
+            if config.control
+            else None,
         )
 
 

@@ -13,6 +13,7 @@ from pegaflow.services.router.breaker import BreakerSettings
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.policy import Policy
+from pegaflow.services.router.steps import Role
 from pegaflow.services.router.upstream import Timeouts
 
 
@@ -28,6 +29,15 @@ def _urls(values: tuple[str, ...]) -> str | None:
 
 def _url(value: str) -> str:
     return value.strip().rstrip("/")
+
+
+def base_url(value: str) -> str:
+    """An engine's base URL as the options take it. Raises ValueError."""
+    url = _url(value)
+    complaint = _urls((url,))
+    if complaint is not None:
+        raise ValueError(complaint)
+    return url
 
 
 def _positive(value: float) -> str | None:
@@ -86,6 +96,7 @@ class RouterConfig:
     engine_api_key: str = option("", help="bearer token for health checks; requests carry their client's", secret=True)
     metaserver: str = option("", help="request endpoint of a metaserver, for node events", check=_endpoint)
     metaserver_events: str = option("", help="its event endpoint", check=_endpoint)
+    control: str = option("", help="endpoint for operators, to add and remove engines; empty: none", check=_endpoint)
     node: str = option("", help="this node's name in log lines")
     log_level: str = option("info", help="|".join(LEVELS), check=_level)
 
@@ -110,9 +121,15 @@ class RouterConfig:
             resume=self.pd_resume,
         )
 
+    def listed(self) -> dict[Role, tuple[str, ...]]:
+        """Base URLs of the roles that this router has."""
+        if self.engine:
+            return {Role.ENGINE: self.engine}
+        return {Role.PREFILL: self.prefill, Role.DECODE: self.decode}
+
     def engines(self) -> Engines:
         breaker = BreakerSettings(self.breaker_failures, self.breaker_pause)
-        return Engines(self.prefill, self.decode, self.engine, policy=self.policy, breaker=breaker)
+        return Engines(self.listed(), policy=self.policy, breaker=breaker)
 
     def timeouts(self) -> Timeouts:
         return Timeouts(

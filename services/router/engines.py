@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pegaflow.common import clock
 from pegaflow.services.router.affinity import Marks, PrefixMemory, marks
@@ -13,11 +14,11 @@ from pegaflow.services.router.policy import Candidate, Policy, choose
 from pegaflow.services.router.steps import EngineFacts, Role, Verdict
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Engine:
     """One engine; its name is its base URL. `healthy` is None until it was checked for the first time.
 
-    `slow_checks`: health checks in a row without an answer in time.
+    `slow_checks`: health checks in a row without an answer in time. `removed`: only its open requests keep it.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Engine:
     load: int = 0
     turn: int = 0
     slow_checks: int = 0
+    removed: bool = False
     chat_ids: bool | None = None
     models: list[Json] = field(default_factory=list)
 
@@ -37,14 +39,17 @@ class Engine:
         return min(told, default=None)
 
 
+class Change(NamedTuple):
+    added: list[str]
+    removed: list[str]
+
+
 class Engines:
     """Owned by the event loop. Engines of one role are interchangeable."""
 
     def __init__(
         self,
-        prefill: Iterable[str] = (),
-        decode: Iterable[str] = (),
-        mixed: Iterable[str] = (),
+        listed: Mapping[Role, Iterable[str]],
         *,
         policy: Policy = Policy.LEAST_LOADED,
         breaker: BreakerSettings | None = None,
@@ -56,9 +61,58 @@ class Engines:
         self._sent = {role: PrefixMemory() for role in Role}
         self._engines: dict[tuple[Role, str], Engine] = {}
         self._turn = 0
-        for role, names in ((Role.PREFILL, prefill), (Role.DECODE, decode), (Role.ENGINE, mixed)):
-            for name in names:
-                self._engines[role, name] = Engine(name, role, Breaker(self._breaker))
+        self.roles = frozenset(listed)
+        self.changed: Callable[[], None] = lambda: None
+        self.become(listed)
+
+    # Membership
+
+    def add(self, role: Role, name: str) -> bool:
+        """False: it is there already. It is not picked before it was found healthy."""
+        assert role in self.roles
+        if (role, name) in self._engines:
+            return False
+        self._engines[role, name] = Engine(name, role, Breaker(self._breaker))
+        self.changed()
+        return True
+
+    def remove(self, role: Role, name: str) -> bool:
+        """It is not picked any more; what is open there goes on, and gives it back. False: there is none of that name."""
+        engine = self._engines.pop((role, name), None)
+        if engine is None:
+            return False
+        engine.removed = True
+        self.changed()
+        return True
+
+    def become(self, listed: Mapping[Role, Iterable[str]]) -> Change:
+        """Exactly these engines; those that stay keep what is known of them."""
+        wanted = {(role, name) for role, names in listed.items() for name in names}
+        gone, new = sorted(self._engines.keys() - wanted), sorted(wanted - self._engines.keys())
+        for role, name in gone:
+            self.remove(role, name)
+        for role, name in new:
+            self.add(role, name)
+        return Change([name for _, name in new], [name for _, name in gone])
+
+    def names(self, role: Role) -> list[str]:
+        return [engine.name for engine in self._engines.values() if engine.role is role]
+
+    def view(self) -> list[Json]:
+        """For people."""
+        return [
+            {
+                "role": engine.role,
+                "url": engine.name,
+                "healthy": engine.healthy,
+                "breaker": self.breaker(engine),
+                "requests": engine.load,
+                "models": [model.get("id") for model in engine.models],
+            }
+            for engine in self._engines.values()
+        ]
+
+    # Choice
 
     def all(self) -> list[Engine]:
         return list(self._engines.values())
@@ -117,10 +171,9 @@ class Engines:
         return list(found.values())
 
     def missing(self) -> list[Role]:
-        """The roles that have engines, of which none is healthy."""
-        roles = {engine.role for engine in self._engines.values()}
+        """The roles of which no engine is healthy."""
         served = {engine.role for engine in self._engines.values() if engine.healthy}
-        return sorted(roles - served)
+        return sorted(self.roles - served)
 
 
 def facts(engine: Engine) -> EngineFacts:

@@ -72,7 +72,7 @@ def no_engine(role: Role) -> Failure:
     return Failure(
         code="no_engine" if role is Role.ENGINE else f"pd_no_{role}_engine",
         status=503,
-        text=f"no {_named(role)} is healthy, or those that are failed again and again",
+        text=f"no {named(role)} is healthy, or those that are failed again and again",
     )
 
 
@@ -85,7 +85,8 @@ def stopping() -> Failure:
     return Failure(code="router_stopping", status=503, text="the router is being stopped")
 
 
-def _named(role: Role) -> str:
+def named(role: Role) -> str:
+    """For people."""
     return "engine" if role is Role.ENGINE else f"{role} engine"
 
 

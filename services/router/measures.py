@@ -84,7 +84,11 @@ class RouterMetrics:
         self._retries.inc()
 
     def engine(self, engine: Engine, breaker: BreakerState) -> None:
-        """Show an engine's load and health as they are now."""
+        """Show an engine's load and health as they are now; one that was removed until its last request ended."""
+        if engine.removed and not engine.load:
+            for gauge in (self._breakers, self._legs, self._healthy):
+                gauge.remove(engine.role, engine.name)
+            return
         self._breakers.labels(engine.role, engine.name).set(_BREAKER_VALUES[breaker])
         self._legs.labels(engine.role, engine.name).set(engine.load)
         self._healthy.labels(engine.role, engine.name).set(int(bool(engine.healthy)))

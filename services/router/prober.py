@@ -42,18 +42,35 @@ class Prober:
         self._interval = interval
         self._timeout = timeout
         self._headers = headers
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Engine, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Returns when every engine was asked once, so that the first request does not meet unknown engines."""
         await asyncio.gather(*(self.check(engine) for engine in self._engines.all()))
-        self._tasks = [asyncio.create_task(self._watch(engine)) for engine in self._engines.all()]
+        self._engines.changed = self._follow
+        self._tasks = {engine: asyncio.create_task(self._watch(engine)) for engine in self._engines.all()}
 
     async def close(self) -> None:
-        for task in self._tasks:
+        self._engines.changed = lambda: None
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _follow(self) -> None:
+        """Engines came or went: a new one is asked at once."""
+        there = self._engines.all()
+        for engine in self._tasks.keys() - set(there):
+            self._tasks.pop(engine).cancel()
+            self._metrics.engine(engine, self._engines.breaker(engine))
+        for engine in there:
+            if engine not in self._tasks:
+                self._tasks[engine] = asyncio.create_task(self._meet(engine))
+        self._tell()
+
+    async def _meet(self, engine: Engine) -> None:
+        await self.check(engine)
+        await self._watch(engine)
 
     async def check(self, engine: Engine) -> None:
         """Ask one engine now."""
@@ -69,6 +86,8 @@ class Prober:
             healthy, why = False, str(error)
         if healthy and (not was or not engine.models):
             engine.models = await self._models(engine)
+        if engine.removed:
+            return
         self._engines.mark(engine, healthy=healthy)
         self._metrics.engine(engine, self._engines.breaker(engine))
         self._tell()
@@ -90,7 +109,7 @@ class Prober:
 
     def _tell(self) -> None:
         missing = self._engines.missing()
-        for role in {engine.role for engine in self._engines.all()}:
+        for role in self._engines.roles:
             code = f"no_{role}" if role.value != "engine" else "no_engine"
             if role in missing:
                 self._lifecycle.set_reason(code, f"no healthy {role} engine" if role.value != "engine" else "no healthy engine")

@@ -57,6 +57,8 @@ MESSAGES: tuple[Any, ...] = (
     operate.Document("tier", "node-a", 13, '{"state":"ready"}'),
     operate.Drain(),
     operate.LogLevel("debug"),
+    operate.EngineAdd("decode", "http://d:8200"),
+    operate.EngineRemove("prefill", "http://p:8100"),
     saves.Intent(13, 31, K, u32s([16, 16, 5]), bytes([0, 1, 0]), ["req-1", "req-2"], u32s([0, 0, 1]), 1),
     saves.Grant(
         31, 32, F[:8], bytes([0, 1, 0]), 2, u32s([0, 2]), u32s([1, 2, 3, 4]), u64s([5, 6, 7, 8]), MARKS[:16], bytes([0, 1])

@@ -69,7 +69,7 @@ def test_it_can_be_off() -> None:
 
 @pytest.mark.parametrize("how", ["restart", "unreachable"])
 def test_an_engine_that_was_down_begins_anew(how: str) -> None:
-    engines = Engines(mixed=["a"], breaker=BreakerSettings(2, 5.0), now=lambda: 0.0)
+    engines = Engines({Role.ENGINE: ["a"]}, breaker=BreakerSettings(2, 5.0), now=lambda: 0.0)
     (engine,) = engines.all()
     engines.mark(engine, healthy=True)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Operating: ping and status (requests), drain, log level and dump (control), and the one error reply."""
+"""Operating: ping and status (requests), drain, log level, dump and engines (control), and the one error reply."""
 
 from __future__ import annotations
 
@@ -83,3 +83,23 @@ class LogLevel:
 
     KIND: ClassVar[str] = "log_level"
     level: Str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class EngineAdd:
+    """A router sends requests to this engine too; `role` is prefill, decode or engine, `url` its base URL. Answered by done."""
+
+    KIND: ClassVar[str] = "engine_add"
+    role: Str
+    url: Str
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class EngineRemove:
+    """A router sends nothing more to this engine; what is open there goes on. Answered by done."""
+
+    KIND: ClassVar[str] = "engine_remove"
+    role: Str
+    url: Str
