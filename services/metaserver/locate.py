@@ -17,6 +17,7 @@ from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, PENDING, SEA
 from pegaflow.services.metaserver.nodes import Node, NodeState
 
 WIDTH = 2  # a second one for when the first does not deliver
+MAX_WIDTH = 64
 _STAGE = 512  # keys looked up before the first hole is looked for; then 16 times as many
 
 Holders = Sequence[tuple[Node, int]]
@@ -84,7 +85,7 @@ class Question:
             sealed = [row for row in self._held[number] if entry_state(row[1]) == SEALED]
             rows = sorted((late[node], entry_level(entry), ranks[node]) for node, entry in sealed)
             ranked[number] = [row[2] for row in rows]
-        width = min(WIDTH, max(map(len, ranked.values())))
+        width = min(self._message.width or WIDTH, MAX_WIDTH, max(map(len, ranked.values())))
         owned = {number: array("I", [*mine, *[NO_OWNER] * width][:width]).tobytes() for number, mine in ranked.items()}
         if len(amounts) == 1:
             owners = array("I", owned[numbers[0]]) * len(numbers)

@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import falcon
 import falcon.asgi
@@ -20,6 +20,7 @@ from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.exchange import Exchange
 from pegaflow.services.router.flow import Flow
+from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.nodes import NodeEvents
 from pegaflow.services.router.openai import Endpoint, Refused, dumps, error_body, parse_request
@@ -33,14 +34,6 @@ log = logs.get(__name__)
 PLAN_HEADER = "x-pegaflow-plan"
 
 
-class Nodes(Protocol):
-    """A source of node events (up, down), started and stopped with the application."""
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Collaborators:
     """What the application works with; tests replace parts."""
@@ -52,25 +45,29 @@ class Collaborators:
     now: Callable[[], float] = clock.now
     budget: RetryBudget = field(default_factory=lambda: RetryBudget(0.2))
     draw: Callable[[], float] = random.random
-    nodes: Nodes | None = None
+    nodes: NodeEvents | None = None
+    locator: Locator | None = None
     control: ControlSocket | None = None
     exchanges: set[Exchange] = field(default_factory=set)
 
     @classmethod
     def of(cls, config: RouterConfig) -> Collaborators:
-        metrics, engines, lifecycle = RouterMetrics(), config.engines(), Lifecycle("router")
-        watched = bool(config.metaserver and config.metaserver_events)
-        return cls(
-            engines=engines,
+        node = config.node or socket.gethostname()
+        parts = cls(
+            engines=config.engines(),
             budget=RetryBudget(config.retry_ratio),
             upstream=Upstream(config.timeouts()),
-            metrics=metrics,
-            lifecycle=lifecycle,
-            nodes=NodeEvents(config.metaserver, config.metaserver_events, metrics.nodes) if watched else None,
-            control=ControlSocket(config.control, config.node or socket.gethostname(), engines, lifecycle)
-            if config.control
-            else None,
+            metrics=RouterMetrics(),
+            lifecycle=Lifecycle("router"),
         )
+        if config.control:
+            parts.control = ControlSocket(config.control, node, parts.engines, parts.lifecycle)
+        if config.metaserver and config.metaserver_events:
+            parts.nodes = NodeEvents(config.metaserver, config.metaserver_events, parts.metrics.nodes)
+            if config.locate_wait and config.pd_first_token:
+                told = config.placed()
+                parts.locator = Locator(config.metaserver, parts.nodes, parts.engines, parts.metrics, told, config.locate_wait)
+        return parts
 
 
 class RouterApp:
@@ -141,7 +138,7 @@ class Generate:
             return
         headers = {name: value for name, value in req.headers.items() if name.lower() in FORWARDED_HEADERS}
         flow = Flow(request, self._settings, parts.draw)
-        exchange = Exchange(flow, parts.upstream, parts.engines, parts.budget, parts.metrics, parts.now, headers)
+        exchange = Exchange(flow, parts.upstream, parts.engines, parts.budget, parts.metrics, parts.now, headers, parts.locator)
         parts.exchanges.add(exchange)
 
         async def cleanup() -> None:
@@ -228,9 +225,13 @@ class _Lifespan:
         await self._prober.start()
         if self._parts.nodes is not None:
             await self._parts.nodes.start()
+        if self._parts.locator is not None:
+            await self._parts.locator.start()
         self._parts.lifecycle.set_ready()
 
     async def process_shutdown(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        if self._parts.locator is not None:
+            await self._parts.locator.close()
         if self._parts.nodes is not None:
             await self._parts.nodes.close()
         await self._prober.close()

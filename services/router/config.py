@@ -31,6 +31,14 @@ def _url(value: str) -> str:
     return value.strip().rstrip("/")
 
 
+def _placed(values: tuple[str, ...]) -> str | None:
+    for value in values:
+        url, mark, node = value.rpartition("=")
+        if not mark or not node or _urls((_url(url),)) is not None:
+            return f"{value!r} is not URL=NODE such as http://host:8000=node-a"
+    return None
+
+
 def base_url(value: str) -> str:
     """An engine's base URL as the options take it. Raises ValueError."""
     url = _url(value)
@@ -94,8 +102,14 @@ class RouterConfig:
     drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
     max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
     engine_api_key: str = option("", help="bearer token for health checks; requests carry their client's", secret=True)
-    metaserver: str = option("", help="request endpoint of a metaserver, for node events", check=_endpoint)
+    metaserver: str = option("", help="request endpoint of a metaserver, to choose decode engines by", check=_endpoint)
     metaserver_events: str = option("", help="its event endpoint", check=_endpoint)
+    engine_node: tuple[str, ...] = option(
+        (), help="URL=NODE: the node of a decode engine; repeatable; default: by host", check=_placed
+    )
+    locate_wait: float = option(
+        0.005, help="for the metaserver, before a decode engine is chosen; 0: by load only", parse=duration, check=_not_negative
+    )
     control: str = option("", help="endpoint for operators, to add and remove engines; empty: none", check=_endpoint)
     node: str = option("", help="this node's name in log lines")
     log_level: str = option("info", help="|".join(LEVELS), check=_level)
@@ -120,6 +134,10 @@ class RouterConfig:
             retries=self.pd_flow_retries,
             resume=self.pd_resume,
         )
+
+    def placed(self) -> dict[str, str]:
+        """Engine's base URL → node, as told."""
+        return {_url(url): node for url, _, node in (text.rpartition("=") for text in self.engine_node)}
 
     def listed(self) -> dict[Role, tuple[str, ...]]:
         """Base URLs of the roles that this router has."""

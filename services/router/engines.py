@@ -87,8 +87,9 @@ class Engines:
 
     def become(self, listed: Mapping[Role, Iterable[str]]) -> Change:
         """Exactly these engines; those that stay keep what is known of them."""
-        wanted = {(role, name) for role, names in listed.items() for name in names}
-        gone, new = sorted(self._engines.keys() - wanted), sorted(wanted - self._engines.keys())
+        wanted = [(role, name) for role, names in listed.items() for name in names]
+        gone = [known for known in self._engines if known not in wanted]
+        new = [one for one in wanted if one not in self._engines]
         for role, name in gone:
             self.remove(role, name)
         for role, name in new:
@@ -121,10 +122,13 @@ class Engines:
         """What :meth:`pick` needs of a request."""
         return marks(request) if self._policy is Policy.PREFIX else ()
 
-    def pick(self, role: Role, avoid: frozenset[str], prompt: Marks = ()) -> Engine | None:
-        """Choose a healthy engine whose breaker lets it and count it as loaded until :meth:`release`; None: there is none."""
+    def pick(self, role: Role, avoid: frozenset[str], prompt: Marks = (), held: Mapping[str, int] | None = None) -> Engine | None:
+        """Choose a healthy engine whose breaker lets it and count it as loaded until :meth:`release`; None: there is none.
+
+        `held`: what is known for certain of the prompt's pages at engines, in any unit.
+        """
         now = self._now()
-        held = self._sent[role].held(prompt)
+        held = held or self._sent[role].held(prompt)
         candidates = [
             Candidate(engine.name, engine.load, engine.turn, held.get(engine.name, 0))
             for engine in self._engines.values()

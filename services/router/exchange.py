@@ -14,6 +14,7 @@ from pegaflow.common import logs
 from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.engines import Engine, Engines, facts
 from pegaflow.services.router.flow import Flow
+from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.openai import DONE, frame
 from pegaflow.services.router.steps import (
@@ -64,6 +65,7 @@ class Exchange:
         metrics: RouterMetrics,
         clock: Callable[[], float],
         headers: Mapping[str, str],
+        locator: Locator | None = None,
     ) -> None:
         self._flow = flow
         self._upstream = upstream
@@ -72,6 +74,7 @@ class Exchange:
         self._metrics = metrics
         self._clock = clock
         self._headers = headers
+        self._locator = locator
         self._task = asyncio.current_task()
         self._commands: deque[Command] = deque()
         self._engine: Engine | None = None
@@ -153,8 +156,11 @@ class Exchange:
                 return DONE
             case SendError(body):
                 return frame(body)
-            case Pick(role, avoid):
-                self._pick(role, avoid)
+            case Pick(role, avoid, ids):
+                held = None
+                if self._locator is not None and role is Role.DECODE:
+                    held = await self._locator.held(self._flow.request, ids)
+                self._pick(role, avoid, held)
             case Send():
                 await self._close_leg()
                 assert self._engine is not None
@@ -185,9 +191,9 @@ class Exchange:
                 log.debug("ended", plan=command.plan, outcome=command.outcome, code=command.code)
         return None
 
-    def _pick(self, role: Role, avoid: frozenset[str]) -> None:
+    def _pick(self, role: Role, avoid: frozenset[str], held: Mapping[str, int] | None) -> None:
         self._prefilled = self._clock() if role is Role.DECODE else None
-        self._engine = self._engines.pick(role, avoid, self._marks)
+        self._engine = self._engines.pick(role, avoid, self._marks, held)
         if self._engine is None:
             self._push(NoEngine())
             return

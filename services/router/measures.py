@@ -58,6 +58,16 @@ class RouterMetrics:
             "pegaflow_router_engine_breaker", "0 closed, 1 half open, 2 open", ("role", "engine"), into=self.registry
         )
 
+        self._located = metrics.counter(
+            "pegaflow_router_locates_total",
+            "questions where a prompt's pages are: found, nowhere, late or failed",
+            ("result",),
+            into=self.registry,
+        )
+
+    def located(self, result: str) -> None:
+        self._located.labels(result).inc()
+
     def refused_retry(self) -> None:
         self._refused_retries.inc()
 

@@ -1,6 +1,6 @@
 """Which nodes are up, as a metaserver says it: subscribed on start, asked again after every gap.
 
-For now an operator sees it (`/ready`, `pegaflow_router_nodes`); choosing the decode engine by where pages are builds on it.
+An operator sees it in `pegaflow_router_nodes`; the locator asks those nodes' tiers how their engines name pages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,28 @@ class NodeEvents:
     def __init__(self, requests: str, events: str, changed: Callable[[int], None]) -> None:
         self._requests, self._events, self._changed = requests, events, changed
         self._up: dict[str, int] = {}
+        self._endpoints: dict[str, str] = {}
+        self._moved = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def up(self) -> dict[str, int]:
         """Node → epoch."""
         return dict(self._up)
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """Node → its request endpoint, of those that are up."""
+        return dict(self._endpoints)
+
+    async def moved(self, seconds: float) -> None:
+        """Returns when a node came or went, or after so many seconds. For one waiter."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+        self._moved.clear()
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -52,24 +68,27 @@ class NodeEvents:
     def _on_event(self, topic: bytes, header: EventHeader, message: Any, step: Step) -> None:
         if step in (Step.FIRST, Step.GAP, Step.NEW_EPOCH):
             if step is Step.NEW_EPOCH:
-                self._set({})
+                self._set({}, {})
             self._client.send(AskNodes(), ASK_BUDGET_S, self._listed)
         if step is Step.OLD:
             return
         if isinstance(message, NodeUp):
-            self._set({**self._up, message.node: message.epoch})
+            self._set({**self._up, message.node: message.epoch}, {**self._endpoints, message.node: message.requests})
             log.info("node_up", peer=message.node)
         elif isinstance(message, NodeDown) and self._up.get(message.node) == message.epoch:
-            self._set({node: epoch for node, epoch in self._up.items() if node != message.node})
+            self._set({node: epoch for node, epoch in self._up.items() if node != message.node}, self._endpoints)
             log.info("node_down", peer=message.node, reason=message.reason)
 
     def _listed(self, answer: Any) -> None:
         if isinstance(answer, NodeList):
-            rows = zip(answer.nodes, answer.epochs, answer.states, strict=True)
-            self._set({node: epoch for node, epoch, state in rows if state == "up"})
+            rows = list(zip(answer.nodes, answer.epochs, answer.states, answer.requests, strict=True))
+            endpoints = {node: requests for node, _, _, requests in rows}
+            self._set({node: epoch for node, epoch, state, _ in rows if state == "up"}, endpoints)
 
-    def _set(self, up: dict[str, int]) -> None:
+    def _set(self, up: dict[str, int], endpoints: dict[str, str]) -> None:
         self._up = up
+        self._endpoints = {node: endpoints[node] for node in up if node in endpoints}
+        self._moved.set()
         self._changed(len(up))
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from pegaflow.common.wire.messages import catalogue, operate
-from pegaflow.common.wire.messages.attach import Attach
+from pegaflow.common.wire.messages.attach import Attach, Sessions
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
@@ -252,6 +252,8 @@ class TierService:
                 request.reply(operate.Pong("tier", self._config.node, self.epoch, package_version(), uptime_ms))
             case operate.Status() | operate.Dump():
                 request.reply(self._document())
+            case Sessions():
+                request.reply(self.state.sessions.listed())
             case Attach():
                 self._attach(request, message)
             case _:

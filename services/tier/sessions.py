@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pegaflow.common.bus.reliable import ReceiveCursor
+from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
-from pegaflow.common.wire.messages.attach import LAYOUT_BYTES, Attach
+from pegaflow.common.wire.messages.attach import LAYOUT_BYTES, Attach, SessionList
 from pegaflow.common.wire.version import PROTOCOL
 
 PROMISE_STALE_S = 1.5
@@ -85,6 +86,18 @@ class Session:
 
 def _factors(lines: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def _names_pages(factors: dict[str, str]) -> bool:
+    """They are texts of another process: an engine whose factors are others is left out, not believed."""
+    sizes = [factors.get(name, "") for name in ("block_size", "hash_block_size")]
+    none_hash = factors.get("none_hash", "")
+    hexadecimal = bool(none_hash) and len(none_hash) % 2 == 0 and set(none_hash) <= set("0123456789abcdef")
+    return (
+        all(size.isascii() and size.isdigit() and len(size) < 10 for size in sizes)
+        and hexadecimal
+        and "hash_algorithm" in factors
+    )
 
 
 def _pages(ask: Attach) -> list[tuple[bytes, int]]:
@@ -217,6 +230,18 @@ class Sessions:
         self.by_number.pop(session.number, None)
         self._by_engine.pop(session.engine, None)
         return True
+
+    def listed(self) -> SessionList:
+        """Those whose scheduler half has said how it names pages."""
+        told = [session for session in self.by_number.values() if session.fingerprint and _names_pages(session.factors)]
+        return SessionList(
+            [session.engine for session in told],
+            b"".join(session.fingerprint for session in told),
+            u32s(int(session.factors["block_size"]) for session in told),
+            u32s(int(session.factors["hash_block_size"]) for session in told),
+            [session.factors["hash_algorithm"] for session in told],
+            [session.factors["none_hash"] for session in told],
+        )
 
     def find(self, session: int, token: bytes) -> Session:
         """Raises `not_attached` or `bad_token`."""

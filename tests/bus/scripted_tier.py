@@ -12,6 +12,7 @@ from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_BYTES, DIGEST_MOD, entry_digest
 from pegaflow.common.wire.errors import ErrorCode, LocalError
+from pegaflow.common.wire.messages.attach import SessionList, Sessions
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, Bye, CatalogueBeat, Delta, Hello, Sync, SyncChunk
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
 
@@ -38,6 +39,7 @@ class ScriptedTier:
         self._loop, self.node, self.epoch, self._chunk_keys = loop, node, epoch, chunk_keys
         self.entries: dict[bytes, int] = {}
         self.syncs: list[Sync] = []
+        self.sessions: SessionList | None = None
         self._walks: dict[int, tuple[int, list[tuple[bytes, int]]]] = {}
         self._requests = RpcServer(factory, loop, requests, epoch, self._asked, clock.now)
         try:
@@ -95,6 +97,8 @@ class ScriptedTier:
         match request.message:
             case Sync():
                 self._sync(request, request.message)
+            case Sessions() if self.sessions is not None:
+                request.reply(self.sessions)
             case Ping():
                 request.reply(Pong("tier", self.node, self.epoch, "1", 1234))
             case Status():

@@ -23,6 +23,8 @@ MESSAGES: tuple[Any, ...] = (
         *("ipc:///run/i", "ipc:///run/e", "ipc:///run/c"),
     ),
     attach.Detach(3, 2, T),
+    attach.Sessions(),
+    attach.SessionList(["engine-1"], F, u32s([16]), u32s([8]), ["sha256_cbor"], ["00ff"]),
     attach.Alive(BIG, 5, 6, u64s([7, 8]), u64s([9]), u64s([])),
     attach.SessionBeat(u32s([1, 2]), u64s([10, BIG])),
     attach.Welcome(),
@@ -34,7 +36,7 @@ MESSAGES: tuple[Any, ...] = (
     catalogue.Hello("node-a", 13, "tcp://h:1", "tcp://h:2", "tcp://h:3", "0.1.0", True, 3, 250),
     catalogue.HelloAck(True),
     catalogue.Bye("node-a", 13),
-    catalogue.Locate("node-b", K, 1500, True, 1, True),
+    catalogue.Locate("node-b", K, 1500, True, 1, True, 16),
     catalogue.Located(
         bytes([2, 1]), 2, u32s([0, 1, catalogue.NO_OWNER, catalogue.NO_OWNER]), ["a", "b"], u64s([1, 2]), ["r", "s"]
     ),

@@ -220,6 +220,15 @@ def test_a_hole_far_down_ends_the_look_up() -> None:
     assert whole.states == bytes([SEALED]) * 3000 + bytes([GONE]) + bytes([SEALED]) * 6999
 
 
+def test_as_many_owners_are_told_as_are_wanted() -> None:
+    script = Script()
+    for number, node in enumerate("abcd"):
+        script.up(node, A1 + number, {K[0]: SEALED})
+    for width, told in ((0, 2), (1, 1), (3, 3), (16, 4)):
+        [row] = owners(script.feed(Asked("l", Locate("", K[:1], 0, False, width=width))))
+        assert len(row) == told == len(set(row))
+
+
 def test_a_seal_behind_the_hole_does_not_end_an_expected_wait() -> None:
     script = Script()
     script.up("a", A1)

@@ -9,6 +9,7 @@ from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Str, Strs, me
 from pegaflow.common.wire.columns import u32s, u64s
 
 LAYOUT_BYTES = 16
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 @message
@@ -90,6 +91,37 @@ class Detach:
     session: Int
     member: Int
     token: Bytes
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Which engines are attached, and how do they name pages? (router → tier)"""
+
+    KIND: ClassVar[str] = "sessions"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    """Columns per engine: 16 bytes of fingerprint, tokens per page and per hash, hash algorithm, NONE_HASH in hexadecimal."""
+
+    KIND: ClassVar[str] = "session_list"
+    engines: Strs
+    fingerprints: Bytes
+    block_sizes: U32
+    hash_block_sizes: U32
+    algorithms: Strs
+    none_hashes: Strs
+
+    def check(self) -> str | None:
+        count = len(self.engines)
+        columns = (self.block_sizes, self.hash_block_sizes, self.algorithms, self.none_hashes)
+        if len(self.fingerprints) != 16 * count or any(len(column) != count for column in columns):
+            return "columns of different lengths"
+        if any(len(text) % 2 or not set(text) <= _HEXADECIMAL for text in self.none_hashes):
+            return "a NONE_HASH is not hexadecimal"
+        return None
 
 
 @message

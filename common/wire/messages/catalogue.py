@@ -114,7 +114,7 @@ class Locate:
 
     Worth waiting for: a pending key always, an unknown one only when `expected`; never longer than `wait_ms`. Only keys up to the
     first hole count: the first of the full keys that is neither sealed nor pending elsewhere. The last `tails` keys are
-    alternatives and make no hole; `holes`: all keys count.
+    alternatives and make no hole; `holes`: all keys count. `width`: owners per key that are wanted; 0: two.
     """
 
     KIND: ClassVar[str] = "locate"
@@ -124,6 +124,7 @@ class Locate:
     expected: Bool
     tails: Int = 0
     holes: Bool = False
+    width: Int = 0
 
 
 @message
