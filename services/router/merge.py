@@ -99,6 +99,8 @@ class StreamMerger:
             return None  # D's opening; the client has had its own
         passed, offset = 0, self._offset
         if self.spoken is not None:
+            if any(value for name, value in delta.items() if name not in ("role", "content")):
+                self.spoken.lose()
             offset += self._spoken_before
             whole, (ids, text, passed) = text or "", self.spoken.hear(ids, text or "")
             if finish is not None and self.spoken.behind:

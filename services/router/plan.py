@@ -113,6 +113,7 @@ def choose(
     way, certain = _way(engine, settings, no_chat_ids)
     obstacles = _obstacles(request, way)
     length = settings.model_length or engine.model_length
+    resumable = not obstacles and may_resume(request, settings)
     replay = Choice(Plan.REPLAY, replay_leg(request, answer, way=way if certain else None))
     if obstacles and settings.unsplicable is Unsplicable.REJECT:
         _reject(obstacles)
@@ -121,11 +122,11 @@ def choose(
         # This engine cannot replay chat: what has no equal on completions goes, the rest keeps its full meaning.
         way = Way.COMPLETIONS
         forwarded = int(answer.forwardable and set(obstacles) <= CHAT_ONLY)
-    elif obstacles or not answer.forwardable:
+    elif obstacles or not (answer.forwardable or (answer.spoke_only_text and resumable)):
         return replay
     else:
-        forwarded = 1
-    resumable = not obstacles and may_resume(request, settings)
+        # Where P's token is half a character, D says the whole answer, but on ids: so another engine can go on with it.
+        forwarded = int(answer.forwardable)
     crosses = bool(forwarded) and crosses_seam(answer.text, request.stops)
     try:
         leg = continue_leg(

@@ -38,7 +38,11 @@ class Spoken:
         self._since = ""  # said by the present engine after the mark
         self._ahead = ""  # what the client has had beyond that, from an engine before
         self._ahead_ids: list[int] = []
-        self._lost = False  # text came without ids
+        self._lost = False  # something came that ids and text do not tell
+
+    def lose(self) -> None:
+        """The client got what is neither text nor ids of text (reasoning, a tool call): nobody can say it again."""
+        self._lost = True
 
     def hear(self, ids: list[int], text: str) -> Heard:
         """Raises Diverged."""

@@ -16,7 +16,9 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 FRAME_ERROR = b'data: {"error": {"message": "Internal server error", "code": 500}}\n\n'
 DONE = b"data: [DONE]\n\n"
-HALF = ((1001, "Hel"), (1002, ""), (1003, "ö"), (1004, " w"), (1005, ""), (1006, "€"), (EOS, ""))
+Script = tuple[tuple[int, str], ...]
+HALF: Script = ((1001, "Hel"), (1002, ""), (1003, "ö"), (1004, " w"), (1005, ""), (1006, "€"), (EOS, ""))
+FIRST_HALF: Script = ((1001, ""), (1002, "ö"), (1003, "x"), (1004, ""), (1005, "€"), (EOS, ""))
 """Ids without text are the first halves of characters."""
 
 
@@ -98,10 +100,11 @@ def test_what_the_next_engine_is_asked() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("script", [HALF, FIRST_HALF])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_half_a_character_is_never_prompt(path: str) -> None:
+def test_half_a_character_is_never_prompt(path: str, script: Script) -> None:
     async def main() -> None:
-        engines = [ScriptedEngine(HALF) for _ in range(3)]
+        engines = [ScriptedEngine(script) for _ in range(3)]
         async with routed(*engines) as system:
             whole = seen(await system.post(path, body(path)))
             for chunks in range(2, 6):
@@ -114,7 +117,8 @@ def test_half_a_character_is_never_prompt(path: str) -> None:
                     engine.undisturb()
                 prompts = [one.get("prompt") or one["kv_transfer_params"]["prompt_token_ids"] for one in asked]
                 assert len(prompts) > 1
-                assert not {1002, 1005} & {prompt[-1] for prompt in prompts}
+                halves = {token for token, text in script if not text}
+                assert not halves & {prompt[-1] for prompt in prompts}
 
     asyncio.run(main())
 
@@ -265,5 +269,27 @@ def test_the_client_goes_away_while_another_engine_goes_on() -> None:
                 await asyncio.sleep(0)
             system.assert_idle()
             assert system.count(outcome="gone") == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("extra", [{"reasoning": "hm"}, {"tool_calls": [{"index": 0, "id": "1"}]}])
+def test_reasoning_and_tool_calls_are_never_said_again(extra: Json) -> None:
+    async def main() -> None:
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+
+        async def thinks(call: Call) -> web.StreamResponse:
+            response = await start_stream(call)
+            for delta, ids in (({"content": "lo"}, [1002]), (extra, [1003])):
+                choice = {"index": 0, "delta": delta, "token_ids": ids, "finish_reason": None}
+                chunk = {"id": "c", "prompt_token_ids": call.body["kv_transfer_params"]["prompt_token_ids"], "choices": [choice]}
+                await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+            return response
+
+        decode.disturb(thinks)
+        async with routed(prefill, decode) as system:
+            reply = await system.post(CHAT, body(CHAT))
+            assert reply.chunks[-1]["error"]["code"] == "pd_decode_interrupted"
+            assert len(decode.calls) == 1
 
     asyncio.run(main())
