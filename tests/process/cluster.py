@@ -100,6 +100,15 @@ class Process:
         return self.process.wait(30)
 
 
+FACTORS = {
+    "model": "test",
+    "block_size": "32",
+    "hash_block_size": "16",
+    "hash_algorithm": "sha256_cbor",
+    "none_hash": "0f" * 32,
+}
+
+
 class Cluster:
     """One metaserver and named tiers on loopback. A context manager; everything is gone at its end."""
 
@@ -182,7 +191,7 @@ class Engine:
             Member(name, "scheduler", 0, 0, 1, 0, 1),
             b"b" * 16,
             FINGERPRINT,
-            {"model": "test"},
+            FACTORS,
             [LAYOUT],
             [PAGE_BYTES],
             clock=clock.now,

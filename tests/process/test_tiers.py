@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, Engine, dump, make_keys, page_bytes, until
+from cluster import FINGERPRINT, Cluster, Engine, ask, dump, make_keys, page_bytes, until
 from pegaflow.common import clock
+from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.messages.attach import SessionList, Sessions
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -185,3 +187,11 @@ def test_what_was_promised_in_the_life_before_is_void(cluster: Cluster) -> None:
     answer = d.lookup(granted)
     assert d.load(answer) == [page_bytes(key) for key in granted]
     d.close()
+
+
+def test_routers_are_told_how_engines_name_pages(cluster: Cluster) -> None:
+    p = Engine(cluster, "a", "p").attached()
+    listed = ask(cluster.endpoint("a"), Sessions())
+    assert listed == SessionList(["p"], FINGERPRINT, u32s([32]), u32s([16]), ["sha256_cbor"], ["0f" * 32])
+    p.close()
+    until("it has left", lambda: not ask(cluster.endpoint("a"), Sessions()).engines)
