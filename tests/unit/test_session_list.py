@@ -12,6 +12,22 @@ from pegaflow.services.tier.sessions import Sessions
 
 FACTORS = {"block_size": "16", "hash_block_size": "8", "hash_algorithm": "sha256_cbor", "none_hash": "00ff", "model": "m"}
 F = b"f" * 16
+PLAIN: dict[str, Any] = {
+    "protocol": 1,
+    "package": "test",
+    "rank": 0,
+    "shard": 0,
+    "shards": 1,
+    "stripe": 0,
+    "stripes": 1,
+    "base": b"b" * 16,
+    "layouts": b"l" * 16,
+    "page_bytes": u32s([4096]),
+    "mode": "",
+    "pid": 1,
+    "lock_name": "0" * 32,
+    "first_seq": 1,
+}
 
 
 def listed(*engines: tuple[str, str, dict[str, str]]) -> SessionList:
@@ -19,11 +35,14 @@ def listed(*engines: tuple[str, str, dict[str, str]]) -> SessionList:
     numbers = itertools.count(1)
     sessions = Sessions(lambda n: bytes([n % 256]), lambda n: next(numbers).to_bytes(n, "little"))
     for name, role, factors in engines:
-        lines = [f"{key}={value}" for key, value in factors.items()]
-        whose: Any = (b"b" * 16, F if role == "scheduler" else b"", lines, b"l" * 16, u32s([4096]))
-        sessions.attach(
-            Attach(1, "test", name, role, 0, 0, 1, 0, 1, *whose, "", 1, "0" * 32, name.encode().ljust(16, b"-"), 1), 0.0
-        )
+        fields: dict[str, Any] = {
+            "engine": name,
+            "role": role,
+            "fingerprint": F if role == "scheduler" else b"",
+            "factors": [f"{key}={value}" for key, value in factors.items()],
+            "nonce": name.encode().ljust(16, b"-"),
+        }
+        sessions.attach(Attach(**PLAIN | fields), 0.0)
     answer = sessions.listed()
     assert answer.check() is None
     return answer
