@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 from collections.abc import Callable, Mapping
@@ -17,20 +18,24 @@ from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.control import ControlSocket
 from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect, Receive, Scope, Send
+from pegaflow.services.router.edge import FORWARDED, Edge, too_large
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.exchange import Exchange
 from pegaflow.services.router.flow import Flow
+from pegaflow.services.router.guard import Guard
 from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.nodes import NodeEvents
-from pegaflow.services.router.openai import Endpoint, Refused, dumps, error_body, parse_request
+from pegaflow.services.router.openai import Endpoint, Json, Refused, dumps, error_body, parse_request
 from pegaflow.services.router.plan import FlowSettings
 from pegaflow.services.router.prober import Prober
+from pegaflow.services.router.schema import document
 from pegaflow.services.router.steps import Answer, Finish, Outcome, Plan
-from pegaflow.services.router.upstream import FORWARDED_HEADERS, Upstream
+from pegaflow.services.router.upstream import Upstream
 
 log = logs.get(__name__)
 
+JSON = "application/json"
 PLAN_HEADER = "x-pegaflow-plan"
 
 
@@ -56,7 +61,7 @@ class Collaborators:
         parts = cls(
             engines=config.engines(),
             budget=RetryBudget(config.retry_ratio),
-            upstream=Upstream(config.timeouts()),
+            upstream=Upstream(config.timeouts(), config.allowed()),
             metrics=RouterMetrics(),
             lifecycle=Lifecycle("router"),
         )
@@ -75,7 +80,16 @@ class RouterApp:
 
     def __init__(self, config: RouterConfig, collaborators: Collaborators) -> None:
         self._parts = collaborators
-        self._app: App = CancelOnDisconnect(_falcon_app(config, collaborators))
+        collaborators.engines.admit = collaborators.upstream.allowed.admit
+        self.guard = config.guard()
+        self._app: App = Edge(
+            CancelOnDisconnect(_falcon_app(config, collaborators, self.guard)),
+            self.guard,
+            collaborators.metrics,
+            max_header=config.max_header,
+            max_body=config.max_body,
+            authorization=_bearer(config),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -93,8 +107,12 @@ def create_app(config: RouterConfig, collaborators: Collaborators | None = None)
     return RouterApp(config, collaborators if collaborators is not None else Collaborators.of(config))
 
 
-def _falcon_app(config: RouterConfig, parts: Collaborators) -> App:
-    headers = {"Authorization": f"Bearer {config.engine_api_key}"} if config.engine_api_key else {}
+def _bearer(config: RouterConfig) -> str:
+    return f"Bearer {config.engine_api_key}" if config.engine_api_key else ""
+
+
+def _falcon_app(config: RouterConfig, parts: Collaborators, guard: Guard) -> App:
+    headers = {"Authorization": _bearer(config)} if config.engine_api_key else {}
     prober = Prober(
         parts.engines,
         parts.upstream,
@@ -107,12 +125,13 @@ def _falcon_app(config: RouterConfig, parts: Collaborators) -> App:
     app = falcon.asgi.App(middleware=_Lifespan(parts, prober))
     settings = config.flow_settings()
     for endpoint in Endpoint:
-        app.add_route(endpoint, Generate(endpoint, settings, config.max_body, parts))
+        app.add_route(endpoint, Generate(endpoint, settings, config.max_body, config.client_timeout, parts))
     app.add_route("/v1/models", Models(parts.engines))
     app.add_route("/health", Health(parts.lifecycle))
     app.add_route("/ready", Ready(parts.lifecycle))
     app.add_route("/metrics", Metrics(parts.metrics))
     app.add_route("/version", Version())
+    app.add_route("/openapi.json", OpenApi(document(keyed=guard.keyed, split=config.pd_first_token)))
     app.add_error_handler(falcon.HTTPError, _http_error)
     app.add_error_handler(Exception, _unexpected)
     return cast(App, app)  # Falcon's own type asks for dicts, which the server passes
@@ -121,23 +140,24 @@ def _falcon_app(config: RouterConfig, parts: Collaborators) -> App:
 class Generate:
     """POST of one of the two OpenAI endpoints."""
 
-    def __init__(self, endpoint: Endpoint, settings: FlowSettings, max_body: int, parts: Collaborators) -> None:
+    def __init__(self, endpoint: Endpoint, settings: FlowSettings, max_body: int, silence: float, parts: Collaborators) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._max_body = max_body
+        self._silence = silence
         self._parts = parts
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         parts = self._parts
         try:
+            _check_media_type(req)
             request = parse_request(self._endpoint, await self._body(req))
         except Refused as refused:
             parts.metrics.began()
             parts.metrics.ended(Finish(Plan.NONE, Outcome.REFUSED, refused.code))
             _answer(resp, Answer(Plan.NONE, refused.status, dumps(refused.body())))
             return
-        headers = {name: value for name, value in req.headers.items() if name.lower() in FORWARDED_HEADERS}
-        flow = Flow(request, self._settings, parts.draw)
+        flow, headers = Flow(request, self._settings, parts.draw), req.scope[FORWARDED]
         exchange = Exchange(flow, parts.upstream, parts.engines, parts.budget, parts.metrics, parts.now, headers, parts.locator)
         parts.exchanges.add(exchange)
 
@@ -156,17 +176,31 @@ class Generate:
         resp.stream = exchange
 
     async def _body(self, req: falcon.asgi.Request) -> bytes:
-        if (req.content_length or 0) > self._max_body:
-            raise self._too_large()
         read = bytearray()
-        async for chunk in req.stream:
-            read += chunk
-            if len(read) > self._max_body:
-                raise self._too_large()
-        return bytes(read)
+        chunks = aiter(req.stream)
+        try:
+            while True:
+                async with asyncio.timeout(self._silence):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return bytes(read)
+                read += chunk
+                # The edge has looked at Content-Length; a chunked body says its size only by ending.
+                if len(read) > self._max_body:
+                    raise too_large(self._max_body)
+        except TimeoutError:
+            text = f"nothing of the body came for {self._silence:g} s"
+            raise Refused(text, code="request_timeout", status=408) from None
 
-    def _too_large(self) -> Refused:
-        return Refused(f"the body exceeds {self._max_body} bytes", code="body_too_large", status=413)
+
+def _check_media_type(req: falcon.asgi.Request) -> None:
+    """Raises Refused (415). A body without a type is taken for what it should be."""
+    kind = (req.content_type or JSON).partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise Refused(f"the body must be {JSON}, not {kind}", code="unsupported_media_type", status=415)
+    coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
+    if coding != "identity":
+        raise Refused(f"the body must not be compressed ({coding})", code="unsupported_content_encoding", status=415)
 
 
 class Models:
@@ -213,6 +247,15 @@ class Version:
         _json(resp, {"service": "router", "version": package_version()})
 
 
+class OpenApi:
+    def __init__(self, described: Json) -> None:
+        self._described = dumps(described)
+
+    async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        resp.content_type = JSON
+        resp.data = self._described
+
+
 class _Lifespan:
     """Falcon middleware: starts and stops the collaborators with the server's lifespan."""
 
@@ -249,7 +292,7 @@ def _answer(resp: falcon.asgi.Response, answer: Answer) -> None:
 
 def _json(resp: falcon.asgi.Response, value: object, status: int = 200) -> None:
     resp.status = status
-    resp.content_type = "application/json"
+    resp.content_type = JSON
     resp.data = dumps(value)
 
 
@@ -259,8 +302,9 @@ async def _http_error(
     status = falcon.http_status_to_code(error.status)
     kind = "invalid_request_error" if status < 500 else "server_error"
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+    text = {404: f"there is no {req.path} here", 405: f"{req.path} does not take {req.method}"}.get(status)
     resp.set_headers(error.headers or {})
-    _json(resp, error_body(error.description or error.title or code, kind, code), status)
+    _json(resp, error_body(text or error.description or error.title or code, kind, code), status)
 
 
 async def _unexpected(req: falcon.asgi.Request, resp: falcon.asgi.Response, error: Exception, params: dict[str, Any]) -> None:

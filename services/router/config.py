@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.wire.errors import LocalError
+from pegaflow.services.router.allowed import Allowed, HostPort
 from pegaflow.services.router.breaker import BreakerSettings
 from pegaflow.services.router.engines import Engines
+from pegaflow.services.router.guard import Guard
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.policy import Policy
 from pegaflow.services.router.steps import Role
+from pegaflow.services.router.tls import Certificate
 from pegaflow.services.router.upstream import Timeouts
 
 
 def _urls(values: tuple[str, ...]) -> str | None:
     for value in values:
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
             return f"{value!r} is not a base URL such as http://host:8000"
+        try:
+            HostPort.of_url(value)
+        except ValueError as error:
+            return f"{value!r} is not a base URL: {error}"
     if len(set(values)) != len(values):
         return "the same engine is listed twice"
     return None
@@ -48,12 +56,25 @@ def base_url(value: str) -> str:
     return url
 
 
+def _upstreams(values: tuple[str, ...]) -> str | None:
+    try:
+        for value in values:
+            HostPort.parse(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _positive(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
 
 def _not_negative(value: float) -> str | None:
     return None if value >= 0 else "must not be negative"
+
+
+def _port(value: int) -> str | None:
+    return None if 0 <= value < 65536 else "no port"
 
 
 def _endpoint(value: str) -> str | None:
@@ -74,7 +95,7 @@ class RouterConfig:
     """Durations in seconds, sizes in bytes, lengths in tokens."""
 
     host: str = option("127.0.0.1", help="address to listen on")
-    port: int = option(8000, help="port to listen on; 0: any", check=lambda v: None if 0 <= v < 65536 else "no port")
+    port: int = option(8000, help="port to listen on; 0: any", check=_port)
     prefill: tuple[str, ...] = option((), help="base URL of a prefill engine; repeatable", parse=_url, check=_urls)
     decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls)
     engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls)
@@ -100,8 +121,23 @@ class RouterConfig:
     health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
     health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
     drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
+    client_timeout: float = option(
+        60.0, help="for a request's head, and of silence within its body", parse=duration, check=_positive
+    )
     max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
-    engine_api_key: str = option("", help="bearer token for health checks; requests carry their client's", secret=True)
+    max_header: int = option(32 << 10, help="bytes of a request's head", parse=size, check=_positive)
+    api_keys_file: str = option("", help="file with one client's key per line, name:key; none: every client may come in")
+    max_requests_per_key: int = option(0, help="open requests of one API key; 0: no limit", check=_not_negative)
+    tls_cert: str = option("", help="PEM file with the certificate chain to show clients")
+    tls_key: str = option("", help="PEM file with its key")
+    engine_api_key: str = option(
+        "",
+        help="bearer token for health checks, and with api_keys_file for requests; else these carry their client's",
+        secret=True,
+    )
+    allow_upstream: tuple[str, ...] = option(
+        (), help="host:port that may be connected to; repeatable; none: those of the engines", check=_upstreams
+    )
     metaserver: str = option("", help="request endpoint of a metaserver, to choose decode engines by", check=_endpoint)
     metaserver_events: str = option("", help="its event endpoint", check=_endpoint)
     engine_node: tuple[str, ...] = option(
@@ -111,6 +147,8 @@ class RouterConfig:
         0.005, help="for the metaserver, before a decode engine is chosen; 0: by load only", parse=duration, check=_not_negative
     )
     control: str = option("", help="endpoint for operators, to add and remove engines; empty: none", check=_endpoint)
+    health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version without key and TLS")
+    health_port: int = option(0, help="port of the same; 0: off", check=_port)
     node: str = option("", help="this node's name in log lines")
     log_level: str = option("info", help="|".join(LEVELS), check=_level)
 
@@ -123,6 +161,25 @@ class RouterConfig:
             raise ValueError("no engines: give --engine, or --prefill and --decode")
         if self.pd_first_token and not self.prefill:
             raise ValueError("pd_first_token needs prefill and decode engines")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key are needed together")
+        self.allowed()
+        # Read here, so that a wrong file is a config error, also for --check-config.
+        self.guard()
+        self.certificate()
+
+    def allowed(self) -> Allowed:
+        """Raises ValueError."""
+        listed = [HostPort.parse(text) for text in self.allow_upstream]
+        return Allowed.of((*self.prefill, *self.decode, *self.engine), listed)
+
+    def guard(self) -> Guard:
+        """Reads the file of keys. Raises BadKeys."""
+        return Guard(Path(self.api_keys_file) if self.api_keys_file else None, self.max_requests_per_key)
+
+    def certificate(self) -> Certificate | None:
+        """Reads the files. Raises BadCertificate."""
+        return Certificate(Path(self.tls_cert), Path(self.tls_key)) if self.tls_cert else None
 
     def flow_settings(self) -> FlowSettings:
         split = Mode.FIRST_TOKEN if self.pd_first_token else Mode.PREFILL_DECODE

@@ -63,15 +63,17 @@ class Engines:
         self._turn = 0
         self.roles = frozenset(listed)
         self.changed: Callable[[], None] = lambda: None
+        self.admit: Callable[[str], None] = lambda name: None  # raises ValueError for one that must not be connected to
         self.become(listed)
 
     # Membership
 
     def add(self, role: Role, name: str) -> bool:
-        """False: it is there already. It is not picked before it was found healthy."""
+        """False: it is there already. It is not picked before it was found healthy. Raises ValueError if not admitted."""
         assert role in self.roles
         if (role, name) in self._engines:
             return False
+        self.admit(name)
         self._engines[role, name] = Engine(name, role, Breaker(self._breaker))
         self.changed()
         return True
@@ -86,10 +88,12 @@ class Engines:
         return True
 
     def become(self, listed: Mapping[Role, Iterable[str]]) -> Change:
-        """Exactly these engines; those that stay keep what is known of them."""
+        """Exactly these engines; those that stay keep what is known of them. Raises ValueError, and then changes nothing."""
         wanted = [(role, name) for role, names in listed.items() for name in names]
         gone = [known for known in self._engines if known not in wanted]
         new = [one for one in wanted if one not in self._engines]
+        for _, name in new:
+            self.admit(name)
         for role, name in gone:
             self.remove(role, name)
         for role, name in new:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 
 from pegaflow.common import logs
 from pegaflow.services.router.budget import RetryBudget
+from pegaflow.services.router.client_headers import REQUEST_ID
 from pegaflow.services.router.engines import Engine, Engines, facts
 from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.measures import RouterMetrics
-from pegaflow.services.router.openai import DONE, frame
+from pegaflow.services.router.openai import DONE, Json, frame, speaks
 from pegaflow.services.router.steps import (
     Answer,
     Begin,
@@ -30,6 +31,7 @@ from pegaflow.services.router.steps import (
     NoEngine,
     Pick,
     Picked,
+    Plan,
     Release,
     Resumed,
     Role,
@@ -84,6 +86,8 @@ class Exchange:
         self._marks = engines.marks(flow.request)
         self._began = clock()
         self._prefilled: float | None = None
+        self._plan = Plan.NONE
+        self._spoke: float | None = None
         metrics.began()
         budget.earn()
 
@@ -96,6 +100,7 @@ class Exchange:
             assert await self._next() is None
             return output
         now = self._clock()
+        self._plan = output.plan
         self._metrics.first_token(output.plan, now - self._began)
         if self._prefilled is not None:
             self._metrics.handoff(now - self._prefilled)
@@ -151,6 +156,7 @@ class Exchange:
             case StartStream() | Answer():
                 return command
             case SendChunks(chunks):
+                self._measure(chunks)
                 return b"".join(map(frame, chunks))
             case SendDone():
                 return DONE
@@ -188,8 +194,15 @@ class Exchange:
             case Finish():
                 self._finish = command
                 self._metrics.ended(command)
-                log.debug("ended", plan=command.plan, outcome=command.outcome, code=command.code)
+                identity = self._headers.get(REQUEST_ID)
+                log.debug("ended", plan=command.plan, outcome=command.outcome, code=command.code, request_id=identity)
         return None
+
+    def _measure(self, chunks: list[Json]) -> None:
+        if any(map(speaks, chunks)):
+            before, self._spoke = self._spoke, self._clock()
+            if before is not None:
+                self._metrics.inter_token(self._plan, self._spoke - before)
 
     def _pick(self, role: Role, avoid: frozenset[str], held: Mapping[str, int] | None) -> None:
         self._prefilled = self._clock() if role is Role.DECODE else None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from pegaflow.services.router.openai import Json, error_body
+from pegaflow.services.router.openai import Json, dumps, error_body, error_in
 from pegaflow.services.router.steps import Answered, FailureKind, Role, Verdict
 
 RETRY_AFTER_SECONDS: Final = "1"
 """Long enough for a health check to notice, short enough that a client's own retry hides a restart."""
 
+ENGINE_REJECTED: Final = "engine_rejected"
+"""The code of an engine's refusal that has none of its own."""
+SHORT_TEXT_BYTES: Final = 500
+"""What is longer is a page for people."""
 RETRYABLE_4XX: Final = frozenset({408, 425, 429})
 
 _STATUS: Final = {
@@ -62,6 +67,31 @@ def of_status(role: Role, event: Answered) -> Failure | None:
         retry_after=event.retry_after or RETRY_AFTER_SECONDS,
         verdict=Verdict.NOTHING if status in RETRYABLE_4XX else Verdict.BAD,
     )
+
+
+def rejected(event: Answered) -> bytes:
+    """The body of an engine's 4xx for the client: as it is where it has OpenAI's shape, else its text in that shape."""
+    try:
+        payload = json.loads(event.body)
+    except (ValueError, RecursionError):
+        payload = None
+    error = error_in(payload)
+    if error is not None and error is not payload and error.keys() >= {"message", "type", "param", "code"}:
+        return event.body
+    if error is None:
+        error = {"message": _text(payload, event)}
+    shaped = error_body(f"an engine answered {event.status}", "invalid_request_error", ENGINE_REJECTED)
+    shaped["error"] |= {name: value for name, value in error.items() if name in shaped["error"] and value is not None}
+    return dumps(shaped)
+
+
+def _text(payload: Any, event: Answered) -> str | None:
+    """What an answer without an error object says: vLLM's `error` of a bad key, FastAPI's `detail`, a line of text."""
+    if isinstance(payload, dict):
+        return next((payload[name] for name in ("error", "detail", "message") if isinstance(payload.get(name), str)), None)
+    line = event.body[: SHORT_TEXT_BYTES + 1].decode("utf-8", "replace").strip()
+    page = len(event.body) > SHORT_TEXT_BYTES or line.startswith("<")
+    return None if page or not line else f"an engine answered {event.status}: {line}"
 
 
 def broken(role: Role, text: str) -> Failure:

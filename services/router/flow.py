@@ -355,7 +355,7 @@ class Flow:
 
     def _reject(self, event: Answered) -> list[Command]:
         released = self._release()
-        answer = Answer(self.plan, event.status, event.body, event.content_type, event.retry_after)
+        answer = Answer(self.plan, event.status, failures.rejected(event), retry_after=event.retry_after)
         return [*released, answer, self._finish(Outcome.REJECTED, str(event.status))]
 
     def _expire(self) -> list[Command]:

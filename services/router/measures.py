@@ -33,6 +33,18 @@ class RouterMetrics:
             "from the prefill engine's answer to the decode engine's first token, of streamed answers",
             into=self.registry,
         )
+        self._inter_token = metrics.histogram(
+            "pegaflow_router_inter_token_seconds",
+            "between two pieces of a streamed answer, as the client took them",
+            ("plan",),
+            into=self.registry,
+        )
+        self._keys = metrics.gauge(
+            "pegaflow_router_key_requests",
+            "requests that have not ended, by the name of their API key",
+            ("key",),
+            into=self.registry,
+        )
         self._in_flight = metrics.gauge("pegaflow_router_in_flight_requests", "requests that have not ended", into=self.registry)
         self._legs = metrics.gauge(
             "pegaflow_router_engine_legs", "open requests at an engine", ("role", "engine"), into=self.registry
@@ -86,6 +98,13 @@ class RouterMetrics:
 
     def first_token(self, plan: Plan, seconds: float) -> None:
         self._first_token.labels(plan).observe(seconds)
+
+    def inter_token(self, plan: Plan, seconds: float) -> None:
+        self._inter_token.labels(plan).observe(seconds)
+
+    def key(self, name: str, count: int) -> None:
+        """Show how many requests of a key's name are open."""
+        self._keys.labels(name).set(count)
 
     def handoff(self, seconds: float) -> None:
         self._handoff.observe(seconds)

@@ -29,7 +29,11 @@ def reload(config: RouterConfig, argv: Sequence[str], environ: Mapping[str, str]
             "reload_failed", what="engines", code=ConfigError.code, text="mixed engines need a restart to take turns with P/D"
         )
         return False
-    change = engines.become(loaded.listed())
+    try:
+        change = engines.become(loaded.listed())
+    except ValueError as error:  # the list of upstreams is that of the start
+        log.error("reload_failed", what="engines", code=ConfigError.code, text=str(error))
+        return False
     log.info("reloaded", what="engines", added=change.added, removed=change.removed)
     return True
 

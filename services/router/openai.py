@@ -10,10 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 Json = dict[str, Any]
 
+MAX_DEPTH: Final = 200
+"""Of a request's JSON. Python's parser takes about 1,000 levels, but who writes them again may stand deeper in its stack."""
 COMPLETIONS_DEFAULT_LIMIT: Final = 16
 """What an absent `max_tokens` means on /v1/completions (vLLM: completion/protocol.py)."""
 
@@ -26,18 +29,29 @@ class Endpoint(StrEnum):
 class Refused(Exception):
     """The router itself refuses the request, before anything was sent to an engine.
 
-    `status` is the HTTP status, `code` is stable, `param` names the field or is None.
+    `status` is the HTTP status, `kind` OpenAI's `type`, `code` is stable, `param` names the field or is None.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value", status: int = 400):
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str = "invalid_value",
+        kind: str = "invalid_request_error",
+        status: int = 400,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ):
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
+        self.kind = kind
         self.status = status
+        self.headers = headers
 
     def body(self) -> Json:
-        return error_body(self.message, "invalid_request_error", self.code, self.param)
+        return error_body(self.message, self.kind, self.code, self.param)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,8 @@ def parse_request(endpoint: Endpoint, raw: bytes) -> ClientRequest:
         raise Refused(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         raise Refused("the body must be a JSON object", code="invalid_json")
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+        raise Refused(f"the body is nested more than {MAX_DEPTH} deep", code="invalid_json")
     options = body.get("stream_options")
     if options is None:
         options = {}
@@ -88,6 +104,15 @@ def parse_request(endpoint: Endpoint, raw: bytes) -> ClientRequest:
         stops=_stops(body),
         keep_stop=_boolean(body, "include_stop_str_in_output"),
     )
+
+
+def _depth(value: Any) -> int:
+    """How deep containers are nested; without recursion, whose limit it guards."""
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        depth += 1
+        level = [inner for part in level for inner in (part.values() if isinstance(part, dict) else part)]
+    return depth
 
 
 def error_body(message: str, kind: str, code: str, param: str | None = None) -> Json:
@@ -109,7 +134,20 @@ def error_in(payload: Any) -> Json | None:
 
 
 def dumps(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair, which JSON can say in an escape and UTF-8 cannot say at all.
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def speaks(chunk: Json) -> bool:
+    """Whether a chunk of a stream carries a piece of the answer, and not only a role, an end or usage."""
+    for choice in chunk.get("choices") or ():
+        delta = choice.get("delta") or {}
+        if choice.get("text") or any(value for name, value in delta.items() if name != "role"):
+            return True
+    return False
 
 
 def frame(value: Any) -> bytes:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
+from aiohttp.connector import Connection
+from pegaflow.services.router.allowed import Allowed, HostPort
 from pegaflow.services.router.openai import dumps
 from pegaflow.services.router.sse import EventParser, StreamBroken
 from pegaflow.services.router.steps import Answered, Ended, Failed, FailureKind, Frame, Send
 
 KEEPALIVE_SECONDS: Final = 4.0
 """Below uvicorn's 5 s, so that a request is not sent into a connection that the engine is just closing."""
+LARGE_BODY_BYTES: Final = 1 << 19
+"""From here on a body is written piece by piece, so that other requests are served meanwhile."""
 DRAIN_SECONDS: Final = 0.05
 """After `[DONE]` only the chunk that ends the body is missing; with it the connection can be used again."""
-FORWARDED_HEADERS: Final = frozenset(
-    {"authorization", "x-request-id", "x-session-id", "traceparent", "tracestate", "x-vllm-priority"}
-)
-"""What an engine may need to know from the client's request, in lower case."""
+
+
+class NotAllowed(aiohttp.ClientConnectionError):
+    """The router was about to connect to what its operator has not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Leg:
         timeouts = self._timeouts
         self._response = await self._session.post(
             self._url + self._send.endpoint,
-            data=dumps(self._send.body),
+            data=_sendable(dumps(self._send.body)),
             headers={**self._headers, "Content-Type": "application/json", "Accept-Encoding": "identity"},
             timeout=aiohttp.ClientTimeout(
                 total=None,
@@ -131,16 +136,31 @@ class Leg:
         return self._response
 
 
+class _AllowedConnector(aiohttp.TCPConnector):
+    """Asked for every connection, new or pooled, whatever led to it."""
+
+    def __init__(self, allowed: Allowed, **options: Any) -> None:
+        super().__init__(**options)
+        self._allowed = allowed
+
+    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout) -> Connection:
+        upstream = HostPort((req.url.host or "").lower(), req.url.port or 0)
+        if upstream not in self._allowed:
+            raise NotAllowed(f"{upstream} is not an allowed upstream")
+        return await super().connect(req, traces, timeout)
+
+
 class Upstream:
     """The client side of the router: one connection pool for all engines. Made and closed on its event loop."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
+    def __init__(self, timeouts: Timeouts, allowed: Allowed) -> None:
         self.timeouts = timeouts
+        self.allowed = allowed
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         # The number of requests is bounded by the clients; a limit here would only hide a queue.
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
+        connector = _AllowedConnector(self.allowed, limit=0, keepalive_timeout=KEEPALIVE_SECONDS)
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar())
 
     async def close(self) -> None:
@@ -170,6 +190,11 @@ class Upstream:
         return self._session
 
 
+def _sendable(raw: bytes) -> bytes | io.BytesIO:
+    # The ids of a long prompt: aiohttp warns of bytes above 1 MiB, which it would write in one piece.
+    return raw if len(raw) < LARGE_BODY_BYTES else io.BytesIO(raw)
+
+
 def _is_stream(send: Send, response: aiohttp.ClientResponse) -> bool:
     return send.stream and response.status == 200 and response.content_type == "text/event-stream"
 
@@ -178,6 +203,11 @@ async def _whole(response: aiohttp.ClientResponse) -> Answered:
     return Answered(
         status=response.status,
         body=await response.read(),
-        content_type=response.headers.get("Content-Type", "application/json"),
-        retry_after=response.headers.get("Retry-After"),
+        content_type=_plain(response.headers.get("Content-Type")) or "application/json",
+        retry_after=_plain(response.headers.get("Retry-After")),
     )
+
+
+def _plain(value: str | None) -> str | None:
+    """A header that can be passed on: aiohttp takes more signs in headers than it or anybody else would send."""
+    return value if value is not None and value.isascii() and value.isprintable() else None

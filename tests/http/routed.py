@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import uvicorn
 from pegaflow.common.lifecycle import Lifecycle
-from pegaflow.services.router.__main__ import Server
-from pegaflow.services.router.app import Collaborators, create_app
+from pegaflow.services.router.app import Collaborators, RouterApp, create_app
 from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.measures import RouterMetrics
+from pegaflow.services.router.server import Server
 from pegaflow.services.router.upstream import Upstream
 from prometheus_client import CollectorRegistry
 from scripted_engine import Json, ScriptedEngine
@@ -78,13 +77,15 @@ class Reply:
 class Routed:
     """The system under test; `engines[0]` is P, the others are D, unless it is `mixed`."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession, parts: Collaborators) -> None:
+    def __init__(self, url: str, session: aiohttp.ClientSession, parts: Collaborators, app: RouterApp) -> None:
         self.url = url
+        self.app = app
         self.session = session
         self.parts = parts
 
     async def post(self, path: str, body: Json | bytes, headers: dict[str, str] | None = None, url: str | None = None) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} | (headers or {})
         async with self.session.post((url or self.url) + path, data=data, headers=headers) as response:
             raw = await response.read()
             events: list[str] = []
@@ -105,8 +106,8 @@ class Routed:
             if sample.name == "pegaflow_router_requests_total" and labels.items() <= sample.labels.items()
         )
 
-    def value(self, name: str) -> float:
-        found = self.parts.metrics.registry.get_sample_value(name)
+    def value(self, name: str, **labels: str) -> float:
+        found = self.parts.metrics.registry.get_sample_value(name, labels)
         assert found is not None
         return found
 
@@ -142,19 +143,19 @@ async def routed(
         parts = Collaborators(
             engines=config.engines(),
             budget=RetryBudget(config.retry_ratio),
-            upstream=Upstream(config.timeouts()),
+            upstream=Upstream(config.timeouts(), config.allowed()),
             metrics=RouterMetrics(CollectorRegistry()),
             lifecycle=Lifecycle("router"),
         )
         app = create_app(config, parts)
         listener = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5))
+        server = Server(app, config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         session = await stack.enter_async_context(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), read_bufsize=1 << 22)
         )
-        system = Routed(url, session, parts)
+        system = Routed(url, session, parts, app)
         await until(lambda: server.started or serving.done())
         try:
             yield system

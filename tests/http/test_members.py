@@ -18,8 +18,8 @@ from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.router.control import ControlSocket
 from routed import routed, until
+from router_process import router, until_ready
 from scripted_engine import Call, ScriptedEngine, start_stream
-from test_process import router, until_ready
 
 COMPLETIONS = "/v1/completions"
 BODY = {"model": "tiny", "prompt": "Hi"}

@@ -133,6 +133,7 @@ def test_metrics_and_version() -> None:
             assert 'pegaflow_router_requests_total{code="200",outcome="ok",plan="splice"} 1.0' in text
             assert 'pegaflow_router_first_token_seconds_count{plan="splice"} 1.0' in text
             assert "pegaflow_router_handoff_seconds_count 1.0" in text
+            assert 'pegaflow_router_inter_token_seconds_count{plan="splice"} 3.0' in text  # "Hel" and "lo" come together
             assert "pegaflow_router_in_flight_requests 0.0" in text
             assert (await system.get("/version")).json["service"] == "router"
 

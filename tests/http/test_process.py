@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import aiohttp
+from router_process import router, until_ready
 from scripted_engine import Call as EngineCall
 from scripted_engine import ScriptedEngine, hangs, start_stream, streams
 
 BODY = {"prompt": "Hi", "stream": True}
-
-
-class Process:
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self.process = process
-        self.url = f"http://127.0.0.1:{port}"
-
-
-@asynccontextmanager
-async def router(*argv: str) -> AsyncIterator[Process]:
-    """A router on a port of its own choice, which it logs."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PEGAFLOW_")}
-    command = [sys.executable, "-m", "pegaflow.services.router", "--port", "0", *argv]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=environment)
-    assert process.stderr is not None
-    try:
-        async for line in process.stderr:
-            event = json.loads(line)
-            if event["event"] == "listening":
-                yield Process(process, event["port"])
-                break
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def until_ready(session: aiohttp.ClientSession, url: str) -> None:
-    while True:
-        try:
-            async with session.get(url + "/ready") as response:
-                if response.status == 200:
-                    return
-        except aiohttp.ClientConnectionError:
-            pass
-        await asyncio.sleep(0.02)
 
 
 def test_sigterm_lets_streams_finish_and_exits_0() -> None:
@@ -138,6 +100,13 @@ def test_exit_codes() -> None:
         assert (code, err) == (78, b"pegaflow-router: bad_config: no engines: give --engine, or --prefill and --decode\n")
         code, err = await exit_code("--engine", "tcp://x")
         assert code == 78
+        code, err = await exit_code("--engine", "http://127.0.0.1:9", "--api-keys-file", "/nowhere")
+        assert (code, err) == (78, b"pegaflow-router: bad_config: /nowhere: No such file or directory\n")
+        code, err = await exit_code("--engine", "http://127.0.0.1:9", "--allow-upstream", "127.0.0.1:10")
+        assert (code, err) == (
+            78,
+            b"pegaflow-router: bad_config: http://127.0.0.1:9 is not among allow_upstream: 127.0.0.1:10\n",
+        )
         with socket.create_server(("127.0.0.1", 0)) as taken:
             code, err = await exit_code("--engine", "http://127.0.0.1:9", "--port", str(taken.getsockname()[1]))
         assert code == 75

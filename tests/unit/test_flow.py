@@ -375,9 +375,35 @@ def test_the_last_failure_is_told_when_nobody_is_left() -> None:
 
 def test_a_4xx_goes_to_the_client_as_it_came() -> None:
     machine = flow()
-    commands = run(machine, Begin(), Picked(P), Answered(422, b"text", "text/plain"))
-    assert commands[:2] == [Release("p"), Answer(Plan.NONE, 422, b"text", "text/plain")]
+    body = b'{"error": {"message": "m", "type": "BadRequestError", "param": null, "code": 422}}'
+    commands = run(machine, Begin(), Picked(P), Answered(422, body))
+    assert commands[:2] == [Release("p"), Answer(Plan.NONE, 422, body)]
     assert outcome(commands) == (Outcome.REJECTED, "422")
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"text", {"message": "an engine answered 422: text"}),
+        (b"<html>a proxy between</html>", {"message": "an engine answered 422"}),
+        (b"x" * 1000, {"message": "an engine answered 422"}),
+        (b"", {"message": "an engine answered 422"}),
+        (b"\xff", {"message": "an engine answered 422: \ufffd"}),
+        (b"[" * 5000, {"message": "an engine answered 422"}),
+        (b"[1]", {"message": "an engine answered 422: [1]"}),
+        (b'{"error": "Unauthorized"}', {"message": "Unauthorized"}),  # vLLM's own check of keys
+        (b'{"detail": "Not Found"}', {"message": "Not Found"}),  # FastAPI
+        (b'{"detail": [1]}', {"message": "an engine answered 422"}),
+        (b'{"error": {"message": "m", "code": 7}}', {"message": "m", "code": 7}),
+        (b'{"object": "error", "message": "m", "type": "T", "code": 4}', {"message": "m", "type": "T", "code": 4}),
+    ],
+)  # fmt: skip
+def test_a_4xx_of_another_shape_gets_openais(body: bytes, error: Json) -> None:
+    commands = run(flow(), Begin(), Picked(P), Answered(422, body, "text/html"))
+    (answer,) = [command for command in commands if isinstance(command, Answer)]
+    assert (answer.status, answer.content_type) == (422, "application/json")
+    wanted = {"message": None, "type": "invalid_request_error", "param": None, "code": "engine_rejected"} | error
+    assert json.loads(answer.body) == {"error": wanted}
 
 
 def test_the_drain_deadline() -> None:

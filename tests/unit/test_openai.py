@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pegaflow.services.router.fields import has_only_text, is_set, refuse_unsplittable, unsplicable
 from pegaflow.services.router.openai import (
+    MAX_DEPTH,
     ClientRequest,
     Endpoint,
     Json,
@@ -18,6 +19,7 @@ from pegaflow.services.router.openai import (
     frame,
     merged_usage,
     parse_request,
+    speaks,
 )
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
@@ -81,9 +83,39 @@ def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
         parse_request(CHAT, raw)
 
 
+def test_nesting_has_a_bound_that_is_not_pythons() -> None:
+    def body(depth: int) -> bytes:
+        return b'{"prompt": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+    assert dumps(parse_request(COMPLETIONS, body(MAX_DEPTH)).body)
+    with pytest.raises(Refused) as caught:
+        parse_request(COMPLETIONS, body(MAX_DEPTH + 1))
+    assert caught.value.code == "invalid_json"
+    wide = b'{"messages": [' + b'{"content": []},' * 1000 + b"{}]}"
+    assert len(parse_request(CHAT, wide).body["messages"]) == 1001
+
+
+@pytest.mark.parametrize(
+    ("chunk", "spoke"),
+    [
+        ({"choices": [{"text": "a"}]}, True),
+        ({"choices": [{"delta": {"content": "a"}}]}, True),
+        ({"choices": [{"delta": {"reasoning": "a"}}]}, True),
+        ({"choices": [{"delta": {"tool_calls": [{}]}}]}, True),
+        ({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, False),
+        ({"choices": [{"text": "", "finish_reason": "stop"}]}, False),
+        ({"choices": [], "usage": {}}, False),
+        ({"choices": None}, False),
+        ({}, False),
+    ],
+)
+def test_what_speaks(chunk: Json, spoke: bool) -> None:
+    assert speaks(chunk) is spoke
+
+
 def test_lone_surrogates_survive() -> None:
     request = parse_request(COMPLETIONS, b'{"prompt": "\\ud83d"}')
-    assert dumps(request.body) == b'{"prompt":"\xed\xa0\xbd"}'
+    assert dumps(request.body) == b'{"prompt":"\\ud83d"}'  # as UTF-8 it would be no JSON
 
 
 def test_errors() -> None:
