@@ -15,22 +15,19 @@ All share this machine's cores, load generators too: with 8 clients they and the
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from catalogue_client import ROWS
 from catalogue_mooncake import MooncakeMaster
+from children import Children, free_port
+from helper import Helper
 from report import Goal, at_least, at_most, show
 
 HERE = Path(__file__).parent
@@ -41,77 +38,8 @@ KNOWN = 25 * ROWS
 """Keys that all catalogues hold while they are asked; Mooncake takes a second per 20,000."""
 
 
-class Helper:
-    """A child that answers one line of JSON per line of JSON."""
-
-    def __init__(self, command: list[str], log: Path) -> None:
-        self._log = log
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("wb"), text=True)
-
-    def ready(self) -> Helper:
-        self._line("ready")
-        return self
-
-    def _line(self, word: str) -> str:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:  # libraries may print here too
-            first, _, rest = line.rstrip("\n").partition(" ")
-            if first == word:
-                return rest
-        said = self._log.read_text(errors="replace").splitlines()[-8:]
-        raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}: " + "\n".join(said))
-
-    def order(self, **what: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(what) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._line("answer"))
-        return answer
-
-    def do(self, **what: Any) -> dict[str, Any]:
-        self.order(**what)
-        return self.answer()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-class Machine:
-    """Everything that was started, for the end. `folder` goes with it."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pfc-"))
-        self._ends: list[Helper | subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Machine:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for child in reversed(self._ends):
-            if isinstance(child, Helper):
-                child.end()
-            else:
-                child.kill()
-                child.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def spawn(self, command: list[str], log: str = "") -> subprocess.Popen[bytes]:
-        stream = (self.folder / log).open("wb") if log else subprocess.DEVNULL
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
-        self._ends.append(child)
-        return child
-
-    def helper(self, command: list[str]) -> Helper:
-        helper = Helper(command, self.folder / f"helper-{len(self._ends)}.log")
-        self._ends.append(helper)
-        return helper
+class Machine(Children):
+    """The catalogues that are compared, and their clients."""
 
     def metaserver(self) -> tuple[int, str]:
         """Its pid and where it takes requests."""
@@ -142,12 +70,6 @@ def resident(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise SystemExit(f"process {pid} is gone")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def together(helpers: list[Helper], **what: Any) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     goals: list[Goal] = []
     with Stack("ab", 256 << 20, mover=True) as stack:
-        p, d = Engine(stack, "a", PAGE_BYTES, "p"), Engine(stack, "b", PAGE_BYTES, "d")
+        p, d = Engine(stack.options("a"), PAGE_BYTES, "p"), Engine(stack.options("b"), PAGE_BYTES, "d")
         wanted = keys(LOOKUP_KEYS)
         save(p, wanted)
         until("all pages are sealed", lambda: stack.dump("a")["pages"].get("sealed") == LOOKUP_KEYS)

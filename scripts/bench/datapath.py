@@ -149,7 +149,7 @@ def local_rows(repeats: int, total: int) -> tuple[list[dict[str, Any]], list[Goa
         blocks = max(8, total // page_bytes)
         pool = (blocks * page_bytes * 4 // (64 << 20) + 6) * (64 << 20)
         with Stack("a", pool, mover=False) as stack:
-            engine = Engine(stack, "a", page_bytes, name)
+            engine = Engine(stack.options("a"), page_bytes, name)
             copier = make_copier(caches(layers, segment, blocks), blocks, 32)
             turn = Round(engine, copier, blocks, page_bytes)
             times: dict[str, list[float]] = {"copy": [], "grant": [], "save": [], "store": [], "hash": [], "load": []}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,10 +36,10 @@ def keys(count: int) -> list[bytes]:
 
 
 class Stack:
-    """A context manager; everything is gone at its end. `tiers` are node names."""
+    """A context manager; everything is gone at its end. `tiers` are node names; `more`: flags of some of them on top."""
 
-    def __init__(self, tiers: str, pool_bytes: int, *, mover: bool) -> None:
-        self._tiers, self._pool_bytes, self._mover = tiers, pool_bytes, mover
+    def __init__(self, tiers: str, pool_bytes: int, *, mover: bool, more: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._tiers, self._pool_bytes, self._mover, self._more = tiers, pool_bytes, mover, more or {}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Stack:
@@ -53,7 +53,7 @@ class Stack:
             flags += ["--pool-size", str(self._pool_bytes), "--metaserver", metaserver, "--log-level", "warning"]
             flags += [f"--{name}=tcp://127.0.0.1:*" for name in ("requests", "events", "control")]
             flags += ["--mover" if self._mover else "--no-mover", "--ucx-net-devices", "lo"]
-            self._start("pegaflow.services.tier", *flags)
+            self._start("pegaflow.services.tier", *flags, *self._more.get(node, ()))
         try:
             for node in self._tiers:
                 until(f"tier {node}", lambda node=node: self._ready(node))  # type: ignore[misc]
@@ -96,7 +96,7 @@ class Stack:
         return f"ipc://{self.folder / node}/requests.sock"
 
     def options(self, node: str) -> TierOptions:
-        return TierOptions(self.endpoint(node), self.folder / node, "read_write", 5.0, 30.0)
+        return options(self.folder / node)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -114,11 +114,15 @@ class Stack:
         shutil.rmtree(f"/dev/shm/pfb-{os.getpid()}", ignore_errors=True)
 
 
+def options(runtime_dir: Path) -> TierOptions:
+    """Of an engine at the tier that lives there."""
+    return TierOptions(f"ipc://{runtime_dir}/requests.sock", runtime_dir, "read_write", 5.0, 30.0)
+
+
 class Engine:
     """Both buses of a one-rank engine whose pages have `page_bytes`."""
 
-    def __init__(self, stack: Stack, node: str, page_bytes: int, name: str) -> None:
-        options = stack.options(node)
+    def __init__(self, options: TierOptions, page_bytes: int, name: str) -> None:
         self.scheduler = SchedulerBus(
             options,
             Member(name, "scheduler", 0, 0, 1, 0, 1),

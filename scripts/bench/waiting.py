@@ -141,7 +141,7 @@ def main() -> int:
     make = requests()
     rows: list[dict[str, Any]] = []
     with Stack("a", 64 << 20, mover=False) as stack:
-        engine = AttachedEngine(stack, "a", GRANULE, "bench")
+        engine = AttachedEngine(stack.options("a"), GRANULE, "bench")
         options = parse_options({"pegaflow.wait_ms": WAIT_MS, "pegaflow.runtime_dir": str(stack.folder)}, {})
         log = logging.getLogger("bench")
         half = SchedulerHalf(options, description(), _no_tail, clock.now, Counters(), log, seed_agrees=lambda: True)

@@ -1,0 +1,88 @@
+"""Put and get of pages of one size between processes, beside Mooncake Store, in turns.
+
+            put            get local                                   Mooncake
+    client ─────▶ tier a ─────▶ client                    client ─TCP─▶ provider ─TCP─▶ client
+                    └─ READ ─▶ tier b ─────▶ client
+                               get over the mover
+
+Tiers c and d are a and b once more with UCX_TLS=tcp. The client that gets is never the one that put.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from children import Children
+from report import Goal, at_least
+from stack import Stack
+
+from tiers.clients import Clients, attached
+from tiers.figures import Rounds, Span
+from tiers.mooncakes import Mooncakes
+from tiers.pools import pool_bytes
+from tiers.rows import COPY, LOCAL, MOVER, MOVER_TCP, PUT, THEIR_GET, THEIR_PUT
+
+GOAL = 2.0
+TCP = ("--ucx-tls", "tcp")
+
+Turn = Callable[[int], Iterator[tuple[str, Span]]]
+"""One round of one side for a batch; names what it measured."""
+
+
+def transfers(page_bytes: int, rounds: int, total: int, mooncakes: Mooncakes | None, seeds: itertools.count[int]) -> Rounds:
+    """`total` bytes in one call; a first round is not counted: it connects, and touches all memory for the first time."""
+    pages = max(1, total // page_bytes)
+    found = Rounds(page_bytes)
+    pool = pool_bytes((rounds + 1) * total)
+    with Stack("abcd", pool, mover=True, more={"c": TCP, "d": TCP}) as stack, Children() as children:
+        writer, near, far, tcp_writer, tcp_far = (attached(children, stack, node, pages, page_bytes) for node in "aabcd")
+        turns = [_ours(writer, near, far), _over_tcp(tcp_writer, tcp_far)]
+        if mooncakes is not None:
+            turns.append(_theirs(mooncakes.clients(children, pages, page_bytes), mooncakes.clients(children, pages, page_bytes)))
+        for number in range(-1, rounds):
+            for turn in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                for way, span in turn(next(seeds)):
+                    if number >= 0:
+                        found.add(way, span)
+    return found
+
+
+def _ours(writer: Clients, near: Clients, far: Clients) -> Turn:
+    def turn(seed: int) -> Iterator[tuple[str, Span]]:
+        for clients in (writer, near, far):
+            clients.prepare([seed])
+        yield COPY, writer.copy()
+        yield PUT, writer.put()
+        yield LOCAL, near.get()
+        yield MOVER, far.get()
+
+    return turn
+
+
+def _over_tcp(writer: Clients, far: Clients) -> Turn:
+    def turn(seed: int) -> Iterator[tuple[str, Span]]:
+        for clients in (writer, far):
+            clients.prepare([seed])
+        writer.put()
+        yield MOVER_TCP, far.get()
+
+    return turn
+
+
+def _theirs(writer: Clients, reader: Clients) -> Turn:
+    def turn(seed: int) -> Iterator[tuple[str, Span]]:
+        for clients in (writer, reader):
+            clients.prepare([seed])
+        yield THEIR_PUT, writer.put()
+        yield THEIR_GET, reader.get()
+        writer.forget()
+
+    return turn
+
+
+def transfer_goals(page_bytes: int, found: Rounds) -> list[Goal]:
+    if THEIR_PUT not in found:
+        return []
+    pairs = ((PUT, THEIR_PUT), (LOCAL, THEIR_GET), (MOVER, THEIR_GET))
+    return [at_least(f"{page_bytes >> 10} KiB: {way} / {other}", found.ratio(way, other), GOAL) for way, other in pairs]
