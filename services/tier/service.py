@@ -175,6 +175,8 @@ class TierService:
         while self._loop.time() < until and self._busy():
             await asyncio.sleep(TICK_S)  # the tick is what moves leases and fetches on
         self._life.store_ages(self.state.pages.index.values())
+        if (timer := self._timers.pop("hello", None)) is not None:
+            timer.cancel()  # behind the goodbye it would be refused, as that of a life that was left behind
         faults.reach(Point.TIER_DRAIN_BEFORE_BYE)
         self._metaservers.tell(catalogue.Bye(self._config.node, self.epoch))
         until = self._loop.time() + BYE_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,6 +127,29 @@ def test_a_tcp_port_in_use(started: list[Metaserver], tmp_path: Path) -> None:
     complaint = second.line("cannot_start")
     assert complaint["code"] == "port_in_use" and taken in complaint["text"]
     assert second.wait() == 75
+
+
+def test_nothing_of_a_tier_comes_behind_its_goodbye(started: list[Metaserver], tmp_path: Path) -> None:
+    """A goodbye that is not answered at once: a hello behind it would be refused, as that of a life that was left behind."""
+    metaserver = start(started, tmp_path)
+    requests = metaserver.line("started")["requests"]
+    pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
+    flags = ["--node", "a", "--runtime-dir", str(tmp_path / "a"), "--pool-dir", str(pools), "--pool-size", "16MiB"]
+    tier = subprocess.Popen([sys.executable, "-m", "pegaflow.services.tier", *flags, "--metaserver", requests, "--no-mover"])
+    try:
+        assert metaserver.line("node_up")["peer"] == "a"
+        metaserver.process.send_signal(signal.SIGSTOP)
+        tier.terminate()
+        assert tier.wait(30) == 0
+    finally:
+        tier.kill()
+        shutil.rmtree(pools, ignore_errors=True)
+    metaserver.process.send_signal(signal.SIGCONT)
+    metaserver.process.send_signal(signal.SIGTERM)
+    assert metaserver.process.stderr is not None
+    said = [json.loads(text)["event"] for text in metaserver.process.stderr]
+    assert metaserver.wait() == 0
+    assert "refused" not in said
 
 
 def test_bad_configuration_is_said_before_anything_starts(started: list[Metaserver], tmp_path: Path) -> None:
