@@ -5,7 +5,8 @@
                     └─ READ ─▶ tier b ─────▶ client
                                get over the mover
 
-Tiers c and d are a and b once more with UCX_TLS=tcp. The client that gets is never the one that put.
+Tiers c and d are a and b once more with UCX_TLS=tcp. The client that gets is never the one that put. A put finds room; what is
+fetched replaces what was fetched before, in memory that the mover has touched before, as in a node that has run for a while.
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ from tiers.rows import COPY, LOCAL, MOVER, MOVER_TCP, PUT, THEIR_GET, THEIR_PUT
 
 GOAL = 2.0
 TCP = ("--ucx-tls", "tcp")
+FETCHED = 4
+"""Batches in the pools that are fetched into."""
+WARM = FETCHED + 1
 
 Turn = Callable[[int], Iterator[tuple[str, Span]]]
 """One round of one side for a batch; names what it measured."""
 
 
 def transfers(page_bytes: int, rounds: int, total: int, mooncakes: Mooncakes | None, seeds: itertools.count[int]) -> Rounds:
-    """`total` bytes in one call; a first round is not counted: it connects, and touches all memory for the first time."""
+    """`total` bytes in one call. Rounds count once the pools of b and d are full."""
     pages = max(1, total // page_bytes)
     found = Rounds(page_bytes)
-    pool = pool_bytes((rounds + 1) * total)
-    with Stack("abcd", pool, mover=True, more={"c": TCP, "d": TCP}) as stack, Children() as children:
+    small = ("--pool-size", str(FETCHED * total))
+    more = {"b": small, "c": TCP, "d": TCP + small}
+    pool = pool_bytes((WARM + rounds) * total)
+    with Stack("abcd", pool, mover=True, more=more) as stack, Children() as children:
         writer, near, far, tcp_writer, tcp_far = (attached(children, stack, node, pages, page_bytes) for node in "aabcd")
         turns = [_ours(writer, near, far), _over_tcp(tcp_writer, tcp_far)]
         if mooncakes is not None:
             turns.append(_theirs(mooncakes.clients(children, pages, page_bytes), mooncakes.clients(children, pages, page_bytes)))
-        for number in range(-1, rounds):
+        for number in range(-WARM, rounds):
             for turn in turns[number % len(turns) :] + turns[: number % len(turns)]:
                 for way, span in turn(next(seeds)):
                     if number >= 0:
