@@ -10,8 +10,8 @@ from children import Children, free_port
 
 from tiers.clients import Clients, command
 
-SETTINGS: Final = {"MC_TCP_ENABLE_CONNECTION_POOL": "1"}
-"""Without, a TCP connection per page."""
+SETTINGS: Final = {"MC_TCP_ENABLE_CONNECTION_POOL": "1", "MC_TCP_SLICE_SIZE": str(1 << 20)}
+"""The fastest of those tried: without them a TCP connection per page, and pages in pieces of 64 KiB that wait for each other."""
 BATCHES: Final = 4
 """Of memory that the provider brings; as many but one are put once before anything is measured, so that it is there."""
 PAGE: Final = 1 << 20
