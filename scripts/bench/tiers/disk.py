@@ -1,7 +1,7 @@
 """The tier's disk level beside dd on the same file system, in turns.
 
-write   from the put that takes the pool above its upper mark until the tier is down at its lower one: what lies between has
-        been written, and has left memory
+write   from the put that takes the pool above its upper mark until the last page is on disk with which the tier is down at its
+        lower one
 read    get of those pages, oldest first: lookup ▶ read ▶ verified, sealed ▶ copied out by the client
 """
 
@@ -25,7 +25,7 @@ from tiers.yardstick import Yardstick
 POOL = 512 << 20
 HIGH, LOW = 0.9, 0.25
 BATCH = 16 << 20
-LOOK_S = 0.004
+LOOK_S, CALM_S = 0.004, 0.5
 WAIT_S = 120.0
 
 
@@ -73,13 +73,15 @@ def _tier(page_bytes: int, folder: Path, seeds: itertools.count[int]) -> Iterato
 
 
 def _settled(stack: Stack) -> tuple[int, float]:
-    """Pages on disk, and when the tier was down at its lower mark."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
+    """Pages on disk, and when the last of them was: afterwards none has come for a while."""
+    written, last, end = 0, 0.0, time.monotonic() + WAIT_S
+    while (now := time.monotonic()) < end:
         dump = stack.dump("a")
-        if dump and dump["space"]["used_bytes"] <= POOL * LOW:
+        if dump and dump["counts"].get("disk_written", 0) > written:
+            written, last = dump["counts"]["disk_written"], time.monotonic()
+        elif dump and written and not dump["disk"]["writing"] and now - last > CALM_S:
             if lost := dump["counts"].get("disk_not_stored", 0):
                 raise SystemExit(f"{lost} pages were evicted without being written")
-            return int(dump["counts"]["disk_written"]), time.monotonic()
+            return written, last
         time.sleep(LOOK_S)
     raise SystemExit("the tier did not write its pages out")

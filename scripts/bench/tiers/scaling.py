@@ -2,7 +2,8 @@
 
 seal    each client puts its share into a pool with room (tier a)
 evict   the same into a full pool, so that every page put is a page evicted (tier e)
-fetch   as many clients at tier b get what was sealed at a: each page comes over the mover, is verified, sealed and copied out
+fetch   as many clients at tier b, which is full too, get what was sealed at a: each page comes over the mover, is verified,
+        sealed and copied out
 copy    each client copies its share within its own memory: what the cores and the memory allow that many processes
 """
 
@@ -15,21 +16,25 @@ from stack import Stack
 
 from tiers.clients import Clients, attached
 from tiers.figures import Rounds, Span
-from tiers.pools import SLAB, pool_bytes
+from tiers.pools import pool_bytes
 from tiers.rows import COPY, EVICT, FETCH, SEAL
+
+FULL = 3
+"""Rounds in the pools that are full."""
+WARM = FULL + 1
 
 
 def scaling(page_bytes: int, clients: int, rounds: int, total: int, seeds: itertools.count[int]) -> Rounds:
-    """`total` bytes a round, shared by so many clients; a first round is not counted."""
+    """`total` bytes a round, shared by so many clients. Rounds count once the pools of b and e are full."""
     pages = max(1, total // page_bytes // clients)
-    full = ("--pool-size", str(-(-3 * total // SLAB) * SLAB), "--no-mover")
+    full = ("--pool-size", str(FULL * total))
     found = Rounds(page_bytes)
-    with Stack("abe", pool_bytes((rounds + 1) * total), mover=True, more={"e": full}) as stack, Children() as children:
+    with (
+        Stack("abe", pool_bytes((WARM + rounds) * total), mover=True, more={"b": full, "e": (*full, "--no-mover")}) as stack,
+        Children() as children,
+    ):
         sealing, fetching, evicting = (attached(children, stack, node, pages, page_bytes, clients) for node in "abe")
-        while not _evicted(stack):
-            evicting.prepare([next(seeds) for _ in range(clients)])
-            evicting.put()
-        for number in range(-1, rounds):
+        for number in range(-WARM, rounds):
             batches = [next(seeds) for _ in range(clients)]
             for group in (sealing, fetching, evicting):
                 group.prepare(batches)
