@@ -51,7 +51,10 @@ class Answering:
             self._merger = StreamMerger(request, prefill, leg)
         else:
             self._merger = Passthrough(request, prefill)
-        self._collector = Collector(request) if leg.stream and not request.stream else None
+        self._collector: Collector | None = None
+        if leg.stream and not request.stream:
+            assert prefill is not None, "only the router's own search for stop strings needs a stream that nobody asked for"
+            self._collector = Collector(request, prefill)
         self._held = self._merger.open()
         self._opened = False  # the engine has said something
         self._verified = leg.verify is None

@@ -15,6 +15,7 @@ from pegaflow.services.router.seam import StopScanner
 from pegaflow.services.router.spoken import Diverged, Spoken
 
 _INTERNAL: Final = frozenset({"kv_transfer_params", "ec_transfer_params"})
+_IDS: Final = frozenset({"token_ids", "prompt_token_ids"})
 _OBJECTS: Final = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
 _CHUNK_OBJECTS: Final = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 _COMPLETION_LOGPROBS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
@@ -66,7 +67,8 @@ class StreamMerger:
         if not choices:
             if usage and self._request.include_usage:
                 self._usage_sent = True
-                return [self._usage_chunk(merged_usage(self._answer.usage, usage, self._leg.before))]
+                said = {name: payload[name] for name in ("system_fingerprint",) if name in payload}
+                return [self._usage_chunk(merged_usage(self._answer.usage, usage, self._leg.before)) | said]
             return []
         choice = self._choice(choices[0])
         if choice is None:
@@ -77,14 +79,16 @@ class StreamMerger:
         chunk |= _identity(self._request, self._answer)
         chunk["choices"] = [choice]
         if usage and self._request.usage_in_every_chunk:
-            chunk["usage"] = merged_usage(self._answer.usage, usage, self._leg.before)
+            chunk["usage"] = _streamed(merged_usage(self._answer.usage, usage, self._leg.before))
+        if self.stopped and not self._request.include_usage:
+            chunk |= _fingerprint(self._answer)  # D's last chunk, which names it, will not come
         return [chunk]
 
     def close(self) -> list[Json]:
         """The usage that the client asked for, if D did not send it, or was not left to."""
         if not self._request.include_usage or self._usage_sent:
             return []
-        return [self._usage_chunk(self.counted_usage())]
+        return [self._usage_chunk(self.counted_usage()) | _fingerprint(self._answer)]
 
     def counted_usage(self) -> Json:
         """Usage by the router's own count of D's tokens."""
@@ -122,13 +126,13 @@ class StreamMerger:
             made: Json = {"index": 0, "delta": {"content": text or ""}, "logprobs": None, "finish_reason": finish}
             if finish is not None:
                 made["stop_reason"] = stop_reason
-            if self._request.want_token_ids:
-                made["token_ids"] = ids
+            made["token_ids"] = ids if self._request.want_token_ids else None
             return made
         made = dict(choice)
-        made.pop("prompt_token_ids", None)
+        if "prompt_token_ids" in made:
+            made["prompt_token_ids"] = None  # of D's prompt; the client has had its own
         if not self._request.want_token_ids:
-            made.pop("token_ids", None)
+            made |= {name: None for name in ("token_ids",) if name in made}
         elif self.spoken is not None:
             made["token_ids"] = ids
         if finish is not None:
@@ -143,7 +147,7 @@ class StreamMerger:
         return made
 
     def _usage_chunk(self, usage: Json) -> Json:
-        return {**_identity(self._request, self._answer), "choices": [], "usage": usage}
+        return {**_identity(self._request, self._answer), "choices": [], "usage": _streamed(usage)}
 
 
 class Passthrough:
@@ -168,7 +172,7 @@ class Passthrough:
                     return []
                 del payload["usage"]
             else:
-                payload["usage"] = merged_usage(self._answer.usage, usage, 0)
+                payload["usage"] = _streamed(merged_usage(self._answer.usage, usage, 0))
         return [payload]
 
     def close(self) -> list[Json]:
@@ -176,10 +180,10 @@ class Passthrough:
 
 
 class Collector:
-    """Gathers a client's chunks into the answer of a client that does not stream."""
+    """Gathers a client's chunks into the answer of a client that does not stream, in the shape of P's."""
 
-    def __init__(self, request: ClientRequest) -> None:
-        self._request = request
+    def __init__(self, request: ClientRequest, answer: PrefillAnswer) -> None:
+        self._request, self._answer = request, answer
         self._head: Json = {}
         self._text: list[str] = []
         self._role = "assistant"
@@ -190,7 +194,7 @@ class Collector:
         self._usage: Json | None = None
 
     def add(self, chunk: Json) -> None:
-        self._head |= {name: value for name, value in chunk.items() if name not in ("choices", "usage")}
+        self._head |= {name: value for name, value in chunk.items() if name not in ("choices", "usage", "prompt_token_ids")}
         self._usage = chunk.get("usage") or self._usage
         for choice in chunk["choices"]:
             delta = choice.get("delta", {})
@@ -205,21 +209,20 @@ class Collector:
     def answer(self, usage: Json) -> Json:
         """`usage`: what to say where no chunk carried any."""
         text = "".join(self._text)
-        choice: Json = {"index": 0}
+        whole, choice = _shape(self._request, self._answer)
         if self._request.endpoint is Endpoint.CHAT:
-            choice["message"] = {"role": self._role, "content": text}
+            choice["message"] |= {"role": self._role, "content": text}
         else:
             choice["text"] = text
         choice |= {"logprobs": self._logprobs, **self._finish}
         if self._request.want_token_ids:
             choice["token_ids"] = self._ids
-            if self._prompt_ids is not None:
-                choice["prompt_token_ids"] = self._prompt_ids
         return {
+            **whole,
             **self._head,
             "object": _OBJECTS[self._request.endpoint],
             "choices": [choice],
-            "usage": self._usage or usage,
+            "usage": {**whole.get("usage", {}), **(self._usage or usage)},
         }
 
 
@@ -232,10 +235,15 @@ def merge_answers(request: ClientRequest, answer: PrefillAnswer, leg: DecodeLeg,
         raise Malformed(f"no choice in D's answer: {error!r}") from None
     first = answer.text if leg.forwarded else ""
     whole = first + (text or "")
-    choice = {} if leg.reshape else dict(theirs)
+    merged, choice = _shape(request, answer)
+    if not leg.reshape:
+        merged = {name: None if name in _INTERNAL else value for name, value in payload.items()}
+        choice = dict(theirs)
+    elif "system_fingerprint" in payload:
+        merged["system_fingerprint"] = payload["system_fingerprint"]
     choice["index"] = 0
     if request.endpoint is Endpoint.CHAT:
-        message = {} if leg.reshape else dict(theirs["message"])
+        message = dict(choice["message"])
         message["role"] = answer.choice["message"].get("role") or "assistant"
         message["content"] = whole
         choice["message"] = message
@@ -246,16 +254,12 @@ def merge_answers(request: ClientRequest, answer: PrefillAnswer, leg: DecodeLeg,
         choice["logprobs"] = joined_logprobs(request.endpoint, answer.choice.get("logprobs"), theirs.get("logprobs"))
     choice["finish_reason"] = theirs.get("finish_reason")
     choice["stop_reason"] = theirs.get("stop_reason")
-    for name in ("token_ids", "prompt_token_ids"):
-        choice.pop(name, None)
-    merged = {name: value for name, value in payload.items() if name not in _INTERNAL and name != "prompt_token_ids"}
     merged |= _identity(request, answer)
     merged["object"] = _OBJECTS[request.endpoint]
-    if request.want_token_ids:
-        first_ids = [answer.token] if leg.forwarded else []
-        choice["token_ids"] = first_ids + (theirs.get("token_ids") or [])
-        place = merged if request.endpoint is Endpoint.CHAT else choice
-        place["prompt_token_ids"] = answer.prompt_ids
+    ids = [*([answer.token] if leg.forwarded else []), *(theirs.get("token_ids") or [])]
+    choice["token_ids"] = ids if request.want_token_ids else None
+    place = merged if request.endpoint is Endpoint.CHAT else choice
+    place["prompt_token_ids"] = answer.prompt_ids if request.want_token_ids else None
     if "prompt_text" in answer.payload:
         merged["prompt_text"] = answer.payload["prompt_text"]
     merged["choices"] = [choice]
@@ -263,14 +267,27 @@ def merge_answers(request: ClientRequest, answer: PrefillAnswer, leg: DecodeLeg,
     return merged
 
 
+def _shape(request: ClientRequest, answer: PrefillAnswer) -> tuple[Json, Json]:
+    """P's answer, which has the shape that the client expects, to be filled with the whole one: the answer, its choice."""
+    whole = stripped_answer(request, answer.payload)
+    choice = dict(whole["choices"][0])
+    if request.endpoint is Endpoint.CHAT:
+        choice["message"] = dict(choice["message"])
+    return whole, choice
+
+
+def _streamed(usage: Json) -> Json:
+    """Usage as streams have it: without what is not known."""
+    return {name: value for name, value in usage.items() if value is not None}
+
+
 def stripped_answer(request: ClientRequest, payload: Json, answer: PrefillAnswer | None = None) -> Json:
     """One engine's answer without what belongs to engines; with P's answer, its prompt side of the usage."""
-    shown = {name: value for name, value in payload.items() if name not in _INTERNAL}
+    hidden = _INTERNAL if request.want_token_ids else _INTERNAL | _IDS
+    shown = {name: None if name in hidden else value for name, value in payload.items()}
     if not request.want_token_ids:
-        shown.pop("prompt_token_ids", None)
         shown["choices"] = [
-            {name: value for name, value in choice.items() if name not in ("token_ids", "prompt_token_ids")}
-            for choice in payload.get("choices") or []
+            {name: None if name in _IDS else value for name, value in choice.items()} for choice in payload.get("choices") or []
         ]
     usage = payload.get("usage")
     if answer is not None and isinstance(usage, dict):
@@ -283,7 +300,8 @@ def prefill_chunks(request: ClientRequest, answer: PrefillAnswer) -> list[Json]:
     chunks = _opening(request, answer)
     chunks.append(_first_token(request, answer, answer.text, finished=True, first=not chunks))
     if request.include_usage:
-        chunks.append({**_identity(request, answer), "choices": [], "usage": answer.usage})
+        chunks.append({**_identity(request, answer), "choices": [], "usage": _streamed(answer.usage)})
+    chunks[-1] |= _fingerprint(answer)
     return chunks
 
 
@@ -305,12 +323,11 @@ def _opening(request: ClientRequest, answer: PrefillAnswer) -> list[Json]:
     role = answer.choice["message"].get("role") or "assistant"
     choice = {"index": 0, "delta": {"role": role, "content": ""}, "logprobs": None, "finish_reason": None}
     chunk: Json = {**_identity(request, answer), "choices": [choice]}
-    if request.want_token_ids:
-        chunk["prompt_token_ids"] = answer.prompt_ids
+    chunk["prompt_token_ids"] = answer.prompt_ids if request.want_token_ids else None
     if "prompt_text" in answer.payload:
         chunk["prompt_text"] = answer.payload["prompt_text"]
     if request.usage_in_every_chunk:
-        chunk["usage"] = merged_usage(answer.usage, {}, 0)
+        chunk["usage"] = _streamed(merged_usage(answer.usage, {}, 0))
     return [chunk]
 
 
@@ -326,13 +343,12 @@ def _first_token(request: ClientRequest, answer: PrefillAnswer, text: str, *, fi
     choice |= {"logprobs": theirs.get("logprobs"), "finish_reason": theirs.get("finish_reason") if finished else None}
     if finished or request.endpoint is Endpoint.COMPLETIONS:
         choice["stop_reason"] = theirs.get("stop_reason") if finished else None
-    if request.want_token_ids:
-        choice["token_ids"] = theirs.get("token_ids")
-        if first:
-            choice["prompt_token_ids"] = answer.prompt_ids
+    choice["token_ids"] = theirs.get("token_ids") if request.want_token_ids else None
+    if request.endpoint is Endpoint.COMPLETIONS:
+        choice["prompt_token_ids"] = answer.prompt_ids if request.want_token_ids and first else None
     chunk: Json = {**_identity(request, answer), "choices": [choice]}
     if request.usage_in_every_chunk:
-        chunk["usage"] = merged_usage(answer.usage, {}, 1)
+        chunk["usage"] = _streamed(merged_usage(answer.usage, {}, 1))
     return chunk
 
 
@@ -343,6 +359,11 @@ def _identity(request: ClientRequest, answer: PrefillAnswer) -> Json:
         "created": answer.payload.get("created"),
         "model": answer.payload.get("model"),
     }
+
+
+def _fingerprint(answer: PrefillAnswer) -> Json:
+    """Of the engine that answered; the last chunk of a stream says it."""
+    return {name: answer.payload[name] for name in ("system_fingerprint",) if name in answer.payload}
 
 
 def _cut(choice: Json, chat: bool, tokens: int) -> Json:

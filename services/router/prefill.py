@@ -18,7 +18,8 @@ class Malformed(Exception):
 def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
     """The client's body, asking for one token, and for `ids` where somebody reads them: they may be a megabyte."""
     body = dict(request.body)
-    body.pop("stream_options", None)
+    if request.stream:
+        body.pop("stream_options", None)  # without a stream they are wrong, and P is to say so
     body.pop("kv_transfer_params", None)
     body["stream"] = False
     if ids:

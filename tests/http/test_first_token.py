@@ -85,7 +85,7 @@ def test_the_answer_is_that_of_one_engine_alone(path: str, stream: bool, api: De
                 seen = await system.post(path, body)
                 assert comparable(seen) == comparable(alone), fields
                 assert b"secret" not in seen.body
-                assert b"kv_transfer_params" not in seen.body
+                assert b"kv_transfer_params" not in seen.body.replace(b'"kv_transfer_params":null', b"")
                 if not fields.get("return_token_ids"):
                     assert b"prompt_token_ids" not in seen.body.replace(b'"prompt_token_ids":null', b"")
             system.assert_idle()
