@@ -30,7 +30,7 @@ MUTANTS: dict[Mutant, tuple[int, str]] = {
     loading.stale_session_trusted: (3, "out of another session"),
     loading.stale_local_hits_trusted: (1, "a page that is not of it|differ in number|out of range"),
     loading.stale_probe_trusted: (0, "an answer to another question"),
-    loading.lookup_not_sent: (0, "nobody was asked"),
+    loading.lookup_not_sent: (0, "nobody was asked|that are stored were loaded"),
     loading.tail_not_asked_for: (0, "that are stored were loaded"),
     loading.lease_kept: (0, "leases are held"),
     loading.lease_forgotten_on_abort: (0, "leases are held"),
