@@ -46,7 +46,8 @@ async def test_recycle_reaps_what_was_given_up_and_then_nothing_lands() -> None:
 @pytest.mark.parametrize("ucx", TRANSPORTS)
 @run
 async def test_a_recycle_under_load_loses_no_read(ucx: dict[str, str]) -> None:
-    async with started("a", "b", ucx=ucx) as (owner, reader):
+    # The grace must exceed what a READ takes, as a pin's lease does in a tier; here that can be long on a busy machine.
+    async with started("a", "b", ucx=ucx, limits=replace(QUICK, retire_grace_s=2.0, retire_limit_s=6.0)) as (owner, reader):
         owner.fill(1)
         owner.pool.recycle()
         reader.pool.recycle()
