@@ -6,16 +6,16 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from environment.checkout import CACHE
+from private_venv import Missing, private_venv
+
+from environment.system import apt_install
 
 PACKAGE: Final = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
-_FOLDER: Final = CACHE / "mooncake"
 
 
 class MooncakeMaster(NamedTuple):
@@ -27,21 +27,21 @@ class MooncakeMaster(NamedTuple):
     @classmethod
     def start(cls, spawn: Callable[..., subprocess.Popen[bytes]], port: Callable[[], int]) -> MooncakeMaster | None:
         """Installs it on first use; None, with a line that says why, where that does not work."""
-        python = _FOLDER / "bin" / "python"
-        why = "" if (_FOLDER / "complete").exists() else _install(python)
-        if why:
+        try:
+            programs = _installed()
+        except Missing as why:
             print(f"mooncake_master is left out: {why}", flush=True)
             return None
         at = f"127.0.0.1:{port()}"
         flags = [f"--rpc_port={at.rpartition(':')[2]}", f"--metrics_port={port()}", "--rpc_address=127.0.0.1"]
-        master = spawn([str(python.parent / "mooncake_master"), *flags], log="mooncake.log")
+        master = spawn([str(programs / "mooncake_master"), *flags], log="mooncake.log")
         end = time.monotonic() + 30.0
         while not _listens(at):
             if master.poll() is not None or time.monotonic() > end:
                 print(f"mooncake_master is left out: it does not listen (ended with {master.poll()})", flush=True)
                 return None
             time.sleep(0.05)
-        return cls(at, str(python))
+        return cls(at, str(programs / "python"))
 
 
 def _listens(at: str) -> bool:
@@ -53,23 +53,15 @@ def _listens(at: str) -> bool:
         return False
 
 
-def _install(python: Path) -> str:
-    """What is missing; empty when nothing is."""
+def _installed() -> Path:
+    """The folder with its programs. Raises Missing."""
     if not _has_ibverbs() and os.geteuid() == 0 and shutil.which("apt-get"):
-        _run(["apt-get", "install", "-y", "--no-install-recommends", "libibverbs1"])
+        apt_install("libibverbs1")
     if not _has_ibverbs():
-        return "libibverbs.so.1 is missing (apt-get install libibverbs1)"
-    for command in ([sys.executable, "-m", "venv", str(_FOLDER)], [str(python), "-m", "pip", "install", PACKAGE]):
-        done = _run(command)
-        if done.returncode:
-            return f"{' '.join(command[-3:])} ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
-    (_FOLDER / "complete").touch()
-    return ""
+        raise Missing("libibverbs.so.1 is missing (apt-get install libibverbs1)")
+    return private_venv("mooncake", PACKAGE)
 
 
 def _has_ibverbs() -> bool:
-    return "libibverbs.so.1" in _run(["ldconfig", "-p"]).stdout
-
-
-def _run(command: list[str]) -> Any:
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    listed = subprocess.run(["ldconfig", "-p"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return "libibverbs.so.1" in listed.stdout

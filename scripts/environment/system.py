@@ -20,12 +20,13 @@ def install_programs() -> None:
             continue
         if os.geteuid() == 0 and shutil.which("apt-get"):
             with step(f"install the system's {package}"):
-                _apt(package)
+                apt_install(package)
         if not any(map(shutil.which, programs)):
             say(f"! {package} is missing, and its tests will fail: apt-get install {package}")
 
 
-def _apt(package: str) -> None:
+def apt_install(package: str) -> None:
+    """Says why where it does not work; needs to be root."""
     # RUNLEVEL=1: the package must not start a server of its own on this machine.
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     install = ["apt-get", "install", "-y", "--no-install-recommends", package]
