@@ -134,13 +134,22 @@ class Exchange:
         self._commands.extend(self._flow.handle(event))
 
     async def _next(self) -> Output | None:
-        """Carry out commands until one has something for the client; None when the flow is over."""
+        """Carry out commands until one has something for the client; None when the flow is over.
+
+        Chunks that are there at once go out together: a write for each costs more than all else that is done with it.
+        """
+        chunks: list[bytes] = []
         while True:
+            if chunks and not self._chunks_follow():
+                return b"".join(chunks)
             try:
-                while self._commands:
+                if self._commands:
                     output = await self._carry_out(self._commands.popleft())
-                    if output is not None:
+                    if isinstance(output, bytes):
+                        chunks.append(output)
+                    elif output is not None:
                         return output
+                    continue
                 if self._finish is not None:
                     return None
                 assert self._leg is not None, "the flow waits for nothing"
@@ -150,6 +159,12 @@ class Exchange:
                     raise
                 self._task.uncancel()
                 self._push(Expired())
+
+    def _chunks_follow(self) -> bool:
+        """Whether what comes next is a chunk, or a frame that is there already: nothing that may wait."""
+        if self._commands:
+            return isinstance(self._commands[0], SendChunks)
+        return self._leg is not None and self._leg.more
 
     async def _carry_out(self, command: Command) -> Output | None:
         match command:

@@ -133,9 +133,13 @@ def error_in(payload: Any) -> Json | None:
     return None
 
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""`json.dumps` would make one for each chunk of a stream."""
+
+
 def dumps(value: Any) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:
         # Half a surrogate pair, which JSON can say in an escape and UTF-8 cannot say at all.
         return json.dumps(value, separators=(",", ":")).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,6 +49,7 @@ class Leg:
     """One request to an engine. Owns the connection until :meth:`close`.
 
     Closing it before the answer is whole closes the connection: that is how an engine learns that nobody waits.
+    `more`: another Frame came in the same read, and :meth:`next` gives it without waiting.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Leg:
         self._total = total
         self._response: aiohttp.ClientResponse | None = None
         self._whole = False
+        self.more = False
         self._events = self._read()
 
     async def next(self) -> LegEvent:
@@ -101,8 +104,10 @@ class Leg:
                 return
             parser = EventParser()
             while chunk:
-                for data in parser.feed(chunk):
-                    self._whole = data == "[DONE]"
+                frames = deque(parser.feed(chunk))
+                while frames:
+                    data = frames.popleft()
+                    self._whole, self.more = data == "[DONE]", bool(frames)
                     yield Frame(data)
                 async with asyncio.timeout(self._timeouts.idle):
                     chunk = await response.content.readany()

@@ -13,7 +13,7 @@ from pegaflow.services.router.openai import Endpoint
 from pegaflow.services.router.steps import Answered, Failed, Send
 from pegaflow.services.router.upstream import Timeouts, Upstream
 from routed import routed, until
-from scripted_engine import EOS, Call, Handler, Json, ScriptedEngine, hangs, hangs_up, rewritten, start_stream, streams
+from scripted_engine import EOS, REPLY, Call, Handler, Json, ScriptedEngine, hangs, hangs_up, rewritten, start_stream, streams
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -138,6 +138,20 @@ def test_ten_thousand_chunks_at_once(path: str) -> None:
             assert reply.text == "".join(text for _, text in pieces)
             gaps = system.value("pegaflow_router_inter_token_seconds_count", plan="splice")
             assert gaps == len(pieces) - 2  # the first two come together
+            system.assert_idle()
+
+    asyncio.run(main())
+
+
+def test_chunks_that_came_in_one_read_go_out_in_one_write() -> None:
+    async def main() -> None:
+        engine = ScriptedEngine()
+        engine.disturb(rewritten(engine, lambda whole: [whole]))
+        async with routed(engine, mixed=True) as system:
+            async with system.session.post(system.url + COMPLETIONS, json=BODY | {"stream": True}) as response:
+                parts = [part async for part, _ in response.content.iter_chunks()]
+            assert b"".join(parts).count(b"data: ") == len(REPLY) + 1
+            assert len(parts) < 5
             system.assert_idle()
 
     asyncio.run(main())

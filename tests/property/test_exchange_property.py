@@ -51,15 +51,26 @@ frames = st.one_of(
 
 
 class ScriptedLeg:
-    """Says what is drawn, and is closed exactly once before the next one opens."""
+    """Says what is drawn, and is closed exactly once before the next one opens. Frames come alone, or several at once."""
 
     def __init__(self, upstream: ScriptedUpstream, send: Send) -> None:
         self._upstream, self._send = upstream, send
         self.open = True
+        self._following: Frame | None = None
+
+    @property
+    def more(self) -> bool:
+        return self._following is not None
 
     async def next(self) -> Any:
         assert self.open
-        event = self._upstream.data.draw(frames if self._send.stream else answers)
+        event: Any
+        event, self._following = self._following, None
+        if event is None:
+            event = self._upstream.data.draw(frames if self._send.stream else answers)
+        if isinstance(event, Frame):
+            following = self._upstream.data.draw(st.none() | frames)
+            self._following = following if isinstance(following, Frame) else None
         if event is CUT or event is EXPIRES:
             if event is CUT:
                 self._upstream.task.cancel()
