@@ -118,13 +118,7 @@ class ScriptedEngine:
             generation = Generation(self, call)
         except ValueError as error:
             return error_response(400, str(error))
-        if not call.body.get("stream"):
-            return web.json_response(generation.whole())
-        response = await start_stream(call)
-        for chunk in generation.chunks():
-            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
+        return await respond(call, generation)
 
 
 class Generation:
@@ -293,7 +287,32 @@ async def start_stream(call: Call) -> web.StreamResponse:
     return response
 
 
+async def respond(call: Call, generation: Generation) -> web.StreamResponse:
+    """The whole answer, streamed if the call says so."""
+    if not call.body.get("stream"):
+        return web.json_response(generation.whole())
+    response = await start_stream(call)
+    for chunk in generation.chunks():
+        await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
 # Disturbances
+
+
+def pauses(go_on: asyncio.Event) -> Any:
+    """Says "lo", and the rest ("!") when it is told to."""
+
+    async def slowly(call: Call) -> web.StreamResponse:
+        response = await start_stream(call)
+        await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "lo", "finish_reason": null}]}\n\n')
+        await go_on.wait()
+        await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "!", "finish_reason": "stop"}]}\n\n')
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    return slowly
 
 
 def answers(status: int, headers: dict[str, str] | None = None) -> Handler:

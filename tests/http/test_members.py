@@ -19,7 +19,7 @@ from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.router.control import ControlSocket
 from routed import routed, until
 from router_process import router, until_ready
-from scripted_engine import Call, ScriptedEngine, start_stream
+from scripted_engine import ScriptedEngine, pauses
 
 COMPLETIONS = "/v1/completions"
 BODY = {"model": "tiny", "prompt": "Hi"}
@@ -29,16 +29,7 @@ def test_an_engine_joins_and_leaves_without_a_request_noticing() -> None:
     async def main() -> None:
         prefill, old, new = ScriptedEngine(), ScriptedEngine(), ScriptedEngine()
         go_on = asyncio.Event()
-
-        async def slowly(call: Call) -> object:
-            response = await start_stream(call)
-            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "lo", "finish_reason": null}]}\n\n')
-            await go_on.wait()
-            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "!", "finish_reason": "stop"}]}\n\n')
-            await response.write(b"data: [DONE]\n\n")
-            return response
-
-        old.disturb(slowly)  # type: ignore[arg-type]
+        old.disturb(pauses(go_on))
         async with routed(prefill, old) as system, new.running():
             control = ControlSocket("tcp://127.0.0.1:*", "r", system.parts.engines, system.parts.lifecycle)
             await control.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import jsonschema_rs
 import pytest
 from pegaflow.services.router.schema import document
 from router_process import router, until_ready
-from scripted_engine import Call, Generation, Json, ScriptedEngine, error_response, start_stream
+from scripted_engine import Call, Generation, Json, ScriptedEngine, error_response, respond
 
 EXAMPLES = 25
 """For each operation and phase. What is drawn is the same each time."""
@@ -41,15 +40,7 @@ class Judge(ScriptedEngine):
         elif not isinstance(call.body["prompt"], str) or len(call.body["prompt"]) > 100:
             call.body["prompt"] = "x"
         generation = Generation(self, call)
-        if not call.body.get("stream"):
-            from aiohttp import web
-
-            return web.json_response(generation.whole())
-        response = await start_stream(call)
-        for chunk in generation.chunks():
-            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        await response.write(b"data: [DONE]\n\n")
-        return response
+        return await respond(call, generation)
 
 
 @pytest.mark.parametrize(("split", "keyed"), [(True, False), (False, True)])

@@ -10,8 +10,7 @@ import sys
 
 import aiohttp
 from router_process import router, until_ready
-from scripted_engine import Call as EngineCall
-from scripted_engine import ScriptedEngine, hangs, start_stream, streams
+from scripted_engine import ScriptedEngine, hangs, pauses, streams
 
 BODY = {"prompt": "Hi", "stream": True}
 
@@ -20,16 +19,7 @@ def test_sigterm_lets_streams_finish_and_exits_0() -> None:
     async def main() -> None:
         prefill, decode = ScriptedEngine(), ScriptedEngine()
         go_on = asyncio.Event()
-
-        async def slowly(call: EngineCall) -> object:
-            response = await start_stream(call)
-            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "lo", "finish_reason": null}]}\n\n')
-            await go_on.wait()
-            await response.write(b'data: {"id": "a", "choices": [{"index": 0, "text": "!", "finish_reason": "stop"}]}\n\n')
-            await response.write(b"data: [DONE]\n\n")
-            return response
-
-        decode.disturb(slowly)  # type: ignore[arg-type]
+        decode.disturb(pauses(go_on))
         async with prefill.running(), decode.running(), aiohttp.ClientSession() as session:
             argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token")
             async with router(*argv) as running:
