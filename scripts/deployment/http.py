@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, NamedTuple
 
 from deployment.ports import HOST
@@ -83,7 +83,7 @@ class Server:
                 response = connection.getresponse()
                 if response.status != 200:
                     raise HttpFailure(self.url(path), response.status, response.read().decode(errors="replace"))
-                while line := response.readline():
+                for line in _lines(response):
                     if not line.startswith(b"data:"):
                         continue
                     data = line[5:].strip()
@@ -96,3 +96,11 @@ class Server:
             except (OSError, HTTPException) as error:
                 raise HttpFailure(self.url(path), 0, str(error)) from None
         raise HttpFailure(self.url(path), response.status, "the stream ended without [DONE]")
+
+
+def _lines(response: HTTPResponse) -> Iterator[bytes]:
+    """Whole lines. Raises HTTPException when the connection is lost before the body's end: `readline` says nothing of it."""
+    ahead = b""
+    while data := response.read1():
+        *lines, ahead = (ahead + data).split(b"\n")
+        yield from lines

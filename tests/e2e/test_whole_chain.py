@@ -14,6 +14,7 @@ from deployment import counters, metrics
 from deployment.answers import Answer, ask
 from deployment.cases import Case
 from deployment.http import HttpFailure, Server
+from deployment.leftovers import held
 from deployment.proof import Proof
 from deployment.readiness import probes, wait_ready, wait_until
 from deployment.reference import Expected
@@ -198,15 +199,4 @@ def right(answer: Answer, expected: Expected) -> bool:
 
 def no_leftovers(deployment: Deployment) -> None:
     """Nothing that a finished request held is still held, at either tier or the router."""
-    ports = deployment.plan.ports
-
-    def held() -> dict[str, float]:
-        names = ("leases", "grants", "lookups_waiting", "fetches", "pages_pending_now")
-        found: dict[str, float] = {}
-        for tier, port in (("a", ports.tier_a_health), ("b", ports.tier_b_health)):
-            seen = metrics.take(Server(port))
-            found |= {f"tier {tier}: {name}": seen.total(f"pegaflow_tier_{name}") for name in names}
-        found["router"] = metrics.take(Server(ports.router)).total("pegaflow_router_in_flight_requests")
-        return {name: value for name, value in found.items() if value}
-
-    wait_until("nothing is held any more", lambda: not held(), 15)
+    wait_until("nothing is held any more", lambda: not held(deployment.plan.ports), 15)

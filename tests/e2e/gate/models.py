@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from deployment import tiny_model
+
 VOCABULARY = 2000
 
 
@@ -34,29 +36,8 @@ def make(kind: Tiny, folder: Path) -> None:
     import torch
 
     torch.manual_seed(1)
-    model, scale = (_llama(), 6.0) if kind is Tiny.LLAMA else (_mla(), 4.0)
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            if "norm" not in name:
-                weights.mul_(scale)
-    model.save_pretrained(folder)
-
-
-def _llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-    )
-    return LlamaForCausalLM(config)
+    model, scale = (tiny_model.llama(VOCABULARY), tiny_model.SCALE) if kind is Tiny.LLAMA else (_mla(), 4.0)
+    tiny_model.scaled(model, scale).save_pretrained(folder)
 
 
 def _mla() -> Any:

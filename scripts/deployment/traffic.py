@@ -1,0 +1,147 @@
+"""Clients that ask a router all at once, and know what is right."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from deployment.answers import Answer, ask
+from deployment.http import HttpFailure, Server
+from deployment.reference import Expected
+
+BACK_OFF_SECONDS: Final = 0.2
+"""A client that was refused asks again so much later; without it a dead service would use up all requests at once."""
+LEAVES: Final = 0.04
+STREAMS: Final = 0.5
+
+
+class Seen(StrEnum):
+    """What a client saw. WRONG is the one that must never be."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    LEFT = "left"
+    """The client went away in mid-answer; what it had until then was right."""
+    REFUSED = "refused"
+    """A status that says so, before anything else."""
+    BROKEN = "broken"
+    """An error inside the stream; what came before it was right."""
+    NO_ANSWER = "no answer"
+    """The connection was refused or lost."""
+
+
+class Outcome(NamedTuple):
+    case: str
+    seen: Seen
+    text: str
+
+
+class Traffic:
+    """`clients` at a time, until `count` requests have ended. Use as a context manager: the end waits for all of them.
+
+    Half of the requests are streams, some of which are left. Which case is asked when depends on `seed` only; those at the front
+    of the list are asked more often.
+    """
+
+    def __init__(self, server: Server, expected: Sequence[Expected], count: int, *, clients: int = 16, seed: int = 0) -> None:
+        self._server, self._expected = server, expected
+        self._left = count
+        self._random = random.Random(seed)
+        self._weights = [1 / (rank + 1) for rank in range(len(expected))]
+        self._lock = threading.Lock()
+        self._outcomes: list[Outcome] = []
+        self._failure: BaseException | None = None
+        self._threads = [threading.Thread(target=self._run, name=f"client-{i}") for i in range(clients)]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def wait(self) -> list[Outcome]:
+        """Every outcome. Raises what ended a client."""
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._outcomes
+
+    def done(self) -> int:
+        """How many have ended. Raises what ended a client."""
+        if self._failure is not None:
+            raise self._failure
+        return len(self._outcomes)
+
+    def counts(self) -> Counter[Seen]:
+        return Counter(outcome.seen for outcome in list(self._outcomes))
+
+    def _run(self) -> None:
+        idle = threading.Event()
+        try:
+            while True:
+                with self._lock:
+                    if not self._left:
+                        return
+                    self._left -= 1
+                    [expected] = self._random.choices(self._expected, self._weights)
+                    streams, leaves = self._random.random() < STREAMS, self._random.random() < LEAVES
+                outcome = _stream(self._server, expected, leaves) if streams else _ask(self._server, expected)
+                self._outcomes.append(outcome)
+                if outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER):
+                    idle.wait(BACK_OFF_SECONDS)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+
+def _ask(server: Server, expected: Expected) -> Outcome:
+    case = expected.case
+    try:
+        answer = ask(server, case)
+    except HttpFailure as failure:
+        return Outcome(case.name, Seen.REFUSED if failure.status else Seen.NO_ANSWER, str(failure))
+    return _judged(expected, answer)
+
+
+def _judged(expected: Expected, answer: Answer) -> Outcome:
+    right = expected.answer
+    if (answer.ids, answer.text, answer.finish_reason) == (right.ids, right.text, right.finish_reason):
+        return Outcome(expected.case.name, Seen.RIGHT, "")
+    return Outcome(expected.case.name, Seen.WRONG, f"{answer} instead of {right}")
+
+
+def _stream(server: Server, expected: Expected, leaves: bool) -> Outcome:
+    case, right = expected.case, expected.answer
+    ids: list[int] = []
+    text, finish_reason, begun = "", None, False
+    ended = Seen.LEFT
+    said = ""
+    try:
+        for _, event in server.stream(case.path, case.body):
+            begun = True
+            for choice in event["choices"]:
+                ids += choice.get("token_ids") or []
+                text += choice.get("text") or ""
+                finish_reason = choice.get("finish_reason") or finish_reason
+            if leaves and len(ids) > 1:
+                break
+        else:
+            return _judged(expected, Answer((), tuple(ids), text, finish_reason, None))
+    except HttpFailure as failure:
+        said = str(failure)
+        if failure.status == 200:
+            ended = Seen.BROKEN if "error" in said else Seen.WRONG  # an end without [DONE] and without an error is no clean one
+        elif failure.status:
+            ended = Seen.REFUSED
+        else:
+            ended = Seen.NO_ANSWER
+    if begun and tuple(ids) != right.ids[: len(ids)]:
+        return Outcome(case.name, Seen.WRONG, f"{ids} is no beginning of {list(right.ids)}")
+    return Outcome(case.name, ended, said)
