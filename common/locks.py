@@ -22,8 +22,15 @@ from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 
 NAME_HEX = 32
 NONCE_BYTES = 16
+UNLOCKED = "."
+"""Before the name of a lock file whose process is about to lock it."""
 FOREIGN_S = 5.0
 _FLOCK = "hhqqi"  # struct flock on 64-bit Linux: type, whence, start, len, pid
+
+
+def is_lock_name(name: str) -> bool:
+    """Is this what a lock file is called once it is locked?"""
+    return len(name) == NAME_HEX and set(name) <= set("0123456789abcdef")
 
 
 def try_lock(fd: int) -> bool:
@@ -52,15 +59,26 @@ class ProcessLock:
 
     @classmethod
     def acquire(cls, directory: Path) -> ProcessLock:
-        """Makes and locks `<directory>/<32 hex>`. The directory is created 0700 if it is missing."""
+        """Makes and locks `<directory>/<32 hex>`. The directory is created 0700 if it is missing.
+
+        The file gets its name when it is locked: one with such a name that nobody has locked belongs to a dead process.
+        """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         name, nonce = os.urandom(NAME_HEX // 2).hex(), os.urandom(NONCE_BYTES)
+        unnamed = directory / f"{UNLOCKED}{name}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(directory / name, flags, 0o600)
-        os.write(fd, nonce)
-        if not try_lock(fd):
+        fd = os.open(unnamed, flags, 0o600)
+        try:
+            os.write(fd, nonce)
+            if not try_lock(fd):
+                raise LocalError(
+                    ErrorCode.INTERNAL, "a fresh lock file is locked: is the runtime directory on a local file system?"
+                )
+            os.rename(unnamed, directory / name)
+        except BaseException:
             os.close(fd)
-            raise LocalError(ErrorCode.INTERNAL, "a fresh lock file is locked: is the runtime directory on a local file system?")
+            unnamed.unlink(missing_ok=True)
+            raise
         return cls(name, nonce, fd)
 
     def close(self) -> None:
@@ -79,9 +97,9 @@ class LockProbe:
     """
 
     def __init__(self, directory: Path, name: str, nonce: bytes, pid: int = 0) -> None:
-        if len(name) != NAME_HEX or not set(name) <= set("0123456789abcdef"):
+        if not is_lock_name(name):
             raise RemoteError(ErrorCode.BAD_MEMBER, "a lock name is 32 hex digits")
-        self._directory, self._name = directory, name
+        self._directory, self.name = directory, name
         parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -132,7 +150,7 @@ class LockProbe:
 
     def unlink(self) -> None:
         """Removes the file of a process proven dead."""
-        (self._directory / self._name).unlink(missing_ok=True)
+        (self._directory / self.name).unlink(missing_ok=True)
 
     def close(self) -> None:
         for fd in (self._fd, self._process):

@@ -29,6 +29,13 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectFailed:
+    """`Connect` could not be carried out: nobody listens to this node now."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkAnswer:
     node: str
     sync_id: int
@@ -86,4 +93,4 @@ class StoreBack:
 
 
 StoreEvent = Claimed | Looked | Changed | StoreBack
-Event = Asked | Heard | ChunkAnswer | Tick | Work | StoreEvent
+Event = Asked | Heard | ConnectFailed | ChunkAnswer | Tick | Work | StoreEvent

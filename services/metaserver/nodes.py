@@ -36,7 +36,8 @@ class NodeState(StrEnum):
 
 class Node:
     """One tier as its last hello described it. `shown`: the life that `NodeUp` was published for (0: none). `elsewhere`: a store
-    that metaservers share has a whole copy of this life's catalogue."""
+    that metaservers share has a whole copy of this life's catalogue. `unheard`: connecting failed; the next hello has it tried
+    again."""
 
     __slots__ = (
         "clone",
@@ -51,6 +52,7 @@ class Node:
         "package",
         "requests",
         "shown",
+        "unheard",
     )
 
     def __init__(self, hello: Hello, number: int, clone: Clone, now: float) -> None:
@@ -58,6 +60,7 @@ class Node:
         self.clone = clone
         self.shown = 0
         self.elsewhere = False
+        self.unheard = False
         self.refresh(hello, now)
 
     def refresh(self, hello: Hello, now: float) -> None:
@@ -118,7 +121,8 @@ class Nodes:
             node = self.by_name[name] = Node(hello, next(self._numbers), clone, now)
             return node, True, node.clone.meet(hello.epoch)
         moved = (node.requests, node.events) != (hello.requests, hello.events)
-        reconnect = moved or node.epoch != hello.epoch
+        reconnect = moved or node.epoch != hello.epoch or node.unheard
+        node.unheard = False
         node.refresh(hello, now)
         return node, reconnect, node.clone.meet(hello.epoch)
 

@@ -148,6 +148,8 @@ class MetaserverService:
             except Exception:  # a message that cannot be sent must not cost others theirs
                 self.failed_commands += 1
                 log.exception("command_failed", command=type(command).__name__)
+                if isinstance(command, Connect):
+                    self.handle(events.ConnectFailed(command.node))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -200,6 +202,7 @@ class MetaserverService:
                     self._links.connect(command)
                 except LocalError as error:
                     log.warning("cannot_connect", peer=node, code=error.code, text=error.text)
+                    self.handle(events.ConnectFailed(node))
             case Disconnect(node):
                 self._links.disconnect(node)
             case AskChunk():

@@ -78,6 +78,9 @@ class MetaserverState:
                     self._out.append(Fail(event.asker, error.code, error.text))
             case events.Heard():
                 self._heard(event, now)
+            case events.ConnectFailed(name):
+                if (node := self.nodes.by_name.get(name)) is not None:
+                    node.unheard = True
             case events.ChunkAnswer():
                 self._chunk(event, now)
             case events.Tick():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pegaflow.common.locks import NAME_HEX, NONCE_BYTES, is_locked
+from pegaflow.common.locks import NONCE_BYTES, is_lock_name, is_locked
 from pegaflow.services.tier.sessions import holder_word
 
 IDENTITY = ".identity"
@@ -49,7 +49,7 @@ class OldLocks:
         self._held: dict[int, tuple[Path, int]] = {}
         self.dead: set[int] = set()
         for path in directory.iterdir():
-            if len(path.name) == NAME_HEX and set(path.name) <= set("0123456789abcdef"):
+            if is_lock_name(path.name):
                 self._take(path)
 
     def _take(self, path: Path) -> None:
@@ -70,6 +70,10 @@ class OldLocks:
     @property
     def held(self) -> frozenset[int]:
         return frozenset(self._held)
+
+    def names(self) -> set[str]:
+        """Of the files that are still asked."""
+        return {path.name for path, _ in self._held.values()}
 
     def look(self) -> None:
         """Tells whose lock is free now."""

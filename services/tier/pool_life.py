@@ -127,6 +127,11 @@ class PoolLife:
         assert self._locks is not None
         self._locks.look()
 
+    def watched(self) -> set[str]:
+        """Names of the lock files of old members."""
+        assert self._locks is not None
+        return self._locks.names()
+
     def attached(self, nonce: bytes) -> None:
         """A process with this lock is a member now, and is watched as one."""
         assert self._locks is not None

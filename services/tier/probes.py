@@ -20,6 +20,10 @@ class Probes:
     def __len__(self) -> int:
         return len(self._probes)
 
+    def names(self) -> set[str]:
+        """Of the lock files that are asked."""
+        return {probe.name for probe in self._probes.values()}
+
     def open(self, name: str, nonce: bytes, pid: int, gpu: bool) -> LockProbe:
         """Raises `RemoteError`: `lock_not_visible` or `bad_member`."""
         return LockProbe(self._directory, name, nonce, pid if gpu else 0)

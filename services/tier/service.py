@@ -34,6 +34,7 @@ from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
 from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.stray_locks import STRAY_S, StrayLocks
 
 TICK_S = 0.02
 HELLO_S = 0.5
@@ -116,6 +117,8 @@ class TierService:
         self._tick()
         self._every("probe", PROBE_S, self._look)
         self._every("hello", HELLO_S, self._hello)
+        strays = StrayLocks(self._config.sessions_dir, lambda: self._probes.names() | self._life.watched())
+        self._every("strays", STRAY_S, strays.look)
         self._life.start(self.state.adoption)
         log.info("started", epoch=f"{self.epoch:016x}", requests=self.requests_endpoint, pool_bytes=self._life.pool.size)
 

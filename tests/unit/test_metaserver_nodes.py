@@ -24,7 +24,7 @@ from pegaflow.common.wire.messages.catalogue import (
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Drain
 from pegaflow.services.metaserver.commands import AskChunk, Connect, Disconnect, Reply
-from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Heard, Tick, Work
+from pegaflow.services.metaserver.events import Asked, ChunkAnswer, ConnectFailed, Heard, Tick, Work
 
 
 def test_hello_connects_once_and_says_when_the_clone_is_whole() -> None:
@@ -109,6 +109,17 @@ def test_a_new_life_at_the_same_endpoint_replaces_the_old_one_at_once() -> None:
     assert list(located(script.locate(K[:1])).states) == [GONE]
     assert failures(script.hello("a", A1)) == [ErrorCode.WRONG_EPOCH]
     assert failures(script.hello("a", A2)) == []
+
+
+def test_a_connection_that_could_not_be_made_is_tried_again_with_the_next_hello() -> None:
+    script = Script()
+    connect = Connect("a", "tcp://a:1", "tcp://a:11")
+    assert connect in script.hello("a", A1)
+    assert connect not in script.hello("a", A1)
+    script.feed(ConnectFailed("a"))
+    script.feed(ConnectFailed("nobody"))
+    assert connect in script.hello("a", A1)
+    assert connect not in script.hello("a", A1)
 
 
 def test_a_new_life_seen_in_the_events_first() -> None:
