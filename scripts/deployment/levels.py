@@ -19,24 +19,25 @@ class Level(NamedTuple):
 
 def take(supervision: Supervision) -> dict[str, Level]:
     """By service; those that do not run are left out. A process that ends meanwhile is not counted."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (parent := _parent(entry)):
-            children.setdefault(parent, []).append(int(entry.name))
     levels = {}
     for name in SERVICES:
         if pid := supervision.process(name).pid:
-            family, ahead = [], [pid]
-            while ahead:
-                family.append(ahead.pop())
-                ahead += children.get(family[-1], [])
-            found = [level for one in family if (level := _level(Path("/proc", str(one)))) is not None]
+            found = [level for one in family(pid) if (level := _level(Path("/proc", str(one)))) is not None]
             levels[name] = Level(*map(sum, zip(*found, strict=True))) if found else Level(0, 0, 0, 0)
     return levels
 
 
-def _parent(process: Path) -> int:
-    return _number(process, "PPid:")
+def family(pid: int) -> list[int]:
+    """A process and all its descendants, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (parent := _number(entry, "PPid:")):
+            children.setdefault(parent, []).append(int(entry.name))
+    found, ahead = [], [pid]
+    while ahead:
+        found.append(ahead.pop(0))
+        ahead += children.get(found[-1], [])
+    return found
 
 
 def _level(process: Path) -> Level | None:

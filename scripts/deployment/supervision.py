@@ -131,11 +131,11 @@ class Supervision:
             transport.close()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float, *, poll_seconds: float = POLL_SECONDS) -> bool:
     """Polls until `condition` holds (True) or `seconds` are over (False)."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -58,12 +58,15 @@ class Traffic:
         self._threads = [threading.Thread(target=self._run, name=f"client-{i}") for i in range(clients)]
 
     def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.wait()
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
 
     def wait(self) -> list[Outcome]:
         """Every outcome. Raises what ended a client."""
@@ -92,13 +95,17 @@ class Traffic:
                     self._left -= 1
                     [expected] = self._random.choices(self._expected, self._weights)
                     streams, leaves = self._random.random() < STREAMS, self._random.random() < LEAVES
-                outcome = _stream(self._server, expected, leaves) if streams else _ask(self._server, expected)
+                outcome = follow(self._server, expected, _leaver(leaves)) if streams else _ask(self._server, expected)
                 self._outcomes.append(outcome)
                 if outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER):
                     idle.wait(BACK_OFF_SECONDS)
         except BaseException as error:
             self._failure = error
             raise
+
+
+def _leaver(leaves: bool) -> Callable[[Sequence[int]], bool]:
+    return lambda ids: not leaves or len(ids) <= 1
 
 
 def _ask(server: Server, expected: Expected) -> Outcome:
@@ -117,7 +124,8 @@ def _judged(expected: Expected, answer: Answer) -> Outcome:
     return Outcome(expected.case.name, Seen.WRONG, f"{answer} instead of {right}")
 
 
-def _stream(server: Server, expected: Expected, leaves: bool) -> Outcome:
+def follow(server: Server, expected: Expected, heard: Callable[[Sequence[int]], bool]) -> Outcome:
+    """One stream. `heard` gets the ids so far after each event; False: the client leaves."""
     case, right = expected.case, expected.answer
     ids: list[int] = []
     text, finish_reason, begun = "", None, False
@@ -130,7 +138,7 @@ def _stream(server: Server, expected: Expected, leaves: bool) -> Outcome:
                 ids += choice.get("token_ids") or []
                 text += choice.get("text") or ""
                 finish_reason = choice.get("finish_reason") or finish_reason
-            if leaves and len(ids) > 1:
+            if not heard(ids):
                 break
         else:
             return _judged(expected, Answer((), tuple(ids), text, finish_reason, None))

@@ -1,0 +1,1 @@
+"""Processes of a deployment killed, stopped and restarted at every phase of a request: see scripts/chaos."""
