@@ -1,9 +1,15 @@
-"""The small HTTP server through which supervisors and Prometheus look at a tier or a metaserver."""
+"""The small HTTP server through which supervisors and Prometheus look at a process.
+
+It has a thread and an event loop of its own, so that it answers when the process's loop does not: then `/health` is 503 with
+`loop_stuck`, for how long, and what that loop is doing.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -18,14 +24,20 @@ MAX_REQUEST_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 64
 """A handful of probes at once; more is somebody else's mistake and gets a closed connection."""
 REQUEST_SECONDS: Final = 5.0
+RENDER_SECONDS: Final = 0.5
+"""For the service's loop to say what it counts; after that a scrape gets what it said last."""
+
+Answer = tuple[str, str, bytes]
+"""Status, content type, body."""
 
 log = logs.get(__name__)
 
 
 class HealthServer:
-    """GET /health (alive), /ready (200, or 503 and reasons as JSON), /metrics, /version; a request per connection.
+    """GET /health (alive: the loop turns), /ready (200, or 503 and reasons as JSON), /metrics, /version; a request per connection.
 
-    Port 0 means off, for which :meth:`start` does nothing. Owns its listening socket and its connections.
+    Port 0 means off, for which :meth:`start` does nothing. Owns its thread, its listening socket and its connections. `render` is
+    called on the loop that the lifecycle watches, or on the server's own where none is watched.
     """
 
     def __init__(
@@ -42,29 +54,54 @@ class HealthServer:
         self._port = port
         self._render = render
         self._request_seconds = request_seconds
-        self._server: asyncio.Server | None = None
+        self._rendered = b""
+        self._rendering: concurrent.futures.Future[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Raises OSError when the address cannot be bound."""
+    def start(self) -> None:
+        """Returns when it listens. Raises OSError when the address cannot be bound."""
         if self._port:
-            self._server = await asyncio.start_server(self._connected, self._host, self._port, limit=MAX_REQUEST_BYTES)
+            self._begin(self._port)
 
-    async def start_anywhere(self) -> int:
+    def start_anywhere(self) -> int:
         """Listen on a port that the system picks, for tests; returns the port."""
-        self._server = await asyncio.start_server(self._connected, self._host, 0, limit=MAX_REQUEST_BYTES)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+        return self._begin(0)
 
-    async def close(self) -> None:
-        if self._server is None:
+    def close(self) -> None:
+        """Ends the thread; open connections are cut. Idempotent."""
+        if self._thread is not None:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join()
+            self._thread = None
+
+    def _begin(self, port: int) -> int:
+        bound: concurrent.futures.Future[int] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._listen(port, bound)), name="health", daemon=True)
+        self._thread.start()
+        try:
+            return bound.result()
+        except OSError:
+            self._thread.join()
+            self._thread = None
+            raise
+
+    async def _listen(self, port: int, bound: concurrent.futures.Future[int]) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            server = await asyncio.start_server(self._connected, self._host, port, limit=MAX_REQUEST_BYTES)
+        except OSError as error:
+            bound.set_exception(error)
             return
-        self._server.close()
+        bound.set_result(server.sockets[0].getsockname()[1])
+        await self._end.wait()
+        server.close()
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await self._server.wait_closed()
-        self._server = None
+        await server.wait_closed()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -79,7 +116,7 @@ class HealthServer:
             async with asyncio.timeout(self._request_seconds):
                 try:
                     head = await reader.readuntil(b"\r\n\r\n")
-                    status, kind, body = self._answer(head)
+                    status, kind, body = await self._answer(head)
                 except asyncio.LimitOverrunError:
                     status, kind, body = _plain("431 Request Header Fields Too Large", "request too large")
                     head = b""
@@ -95,7 +132,7 @@ class HealthServer:
         finally:
             writer.close()
 
-    def _answer(self, head: bytes) -> tuple[str, str, bytes]:
+    async def _answer(self, head: bytes) -> Answer:
         parts = head.split(b"\r\n", 1)[0].split(b" ")
         if len(parts) != 3 or not parts[2].startswith(b"HTTP/1."):
             return _plain("400 Bad Request", "not HTTP/1")
@@ -103,7 +140,7 @@ class HealthServer:
             return _plain("405 Method Not Allowed", "only GET and HEAD")
         match parts[1].split(b"?", 1)[0]:
             case b"/health":
-                return _json("200 OK", {"state": self._lifecycle.state.value})
+                return self._health()
             case b"/ready":
                 reasons = self._lifecycle.reasons()
                 status = "503 Service Unavailable" if reasons else "200 OK"
@@ -111,14 +148,53 @@ class HealthServer:
             case b"/version":
                 return _json("200 OK", {"service": self._lifecycle.service, "version": package_version()})
             case b"/metrics":
-                return "200 OK", metrics.CONTENT_TYPE, self._render()
+                return await self._metrics()
             case _:
                 return _plain("404 Not Found", "one of /health, /ready, /metrics, /version")
 
+    def _health(self) -> Answer:
+        life, watch = self._lifecycle, self._lifecycle.watch
+        if not watch.stuck:
+            return _json("200 OK", {"state": life.state.value})
+        stuck = {"state": life.state.value, "code": "loop_stuck", "seconds": round(watch.stalled(), 1), "where": watch.where()}
+        return _json("503 Service Unavailable", stuck)
 
-def _json(status: str, value: object) -> tuple[str, str, bytes]:
+    async def _metrics(self) -> Answer:
+        """What the process says of itself is of this moment; what the service counts as well, if its loop turns."""
+        loop = self._lifecycle.watch.loop
+        try:
+            if loop is None:
+                self._rendered = self._render()
+            else:
+                async with asyncio.timeout(RENDER_SECONDS):
+                    self._rendered = await asyncio.shield(asyncio.wrap_future(self._ask(loop)))
+        except TimeoutError:
+            log.warning("metrics_late", stalled_s=round(self._lifecycle.watch.stalled(), 1))
+        except Exception:
+            log.exception("metrics_failed")
+            return _plain("500 Internal Server Error", "the metrics could not be read; see the log")
+        return "200 OK", metrics.CONTENT_TYPE, self._rendered + metrics.render(metrics.process())
+
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> concurrent.futures.Future[bytes]:
+        """However many ask, a loop that comes round finds one question."""
+        if self._rendering is not None and not self._rendering.done():
+            return self._rendering
+        asked: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+
+        def render() -> None:
+            try:
+                asked.set_result(self._render())
+            except Exception as error:
+                asked.set_exception(error)
+
+        loop.call_soon_threadsafe(render)
+        self._rendering = asked
+        return asked
+
+
+def _json(status: str, value: object) -> Answer:
     return status, "application/json", json.dumps(value).encode()
 
 
-def _plain(status: str, text: str) -> tuple[str, str, bytes]:
+def _plain(status: str, text: str) -> Answer:
     return status, "text/plain; charset=utf-8", (text + "\n").encode()

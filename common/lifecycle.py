@@ -1,5 +1,7 @@
 """A service's life: starting → ready → draining → stopped, with the reasons why it is not ready.
 
+Draining has two ends: a service that was told to end (`drain`) stops, one that was told to rest (`rest`) may be told to go on.
+
 `Lifecycle` does no I/O. `run` gives a service its event loop, turns SIGTERM and SIGINT into a drain, and an
 exception into an exit code. `HealthServer` shows the state to supervisors.
 """
@@ -17,6 +19,7 @@ from typing import Any, Final
 import uvloop
 from pegaflow.common import faults, logs
 from pegaflow.common.health import HealthServer
+from pegaflow.common.loop_watch import LoopWatch
 
 __all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
 
@@ -37,7 +40,7 @@ class State(StrEnum):
 _NEXT: Final = {
     State.STARTING: {State.READY, State.DRAINING, State.STOPPED},
     State.READY: {State.DRAINING, State.STOPPED},
-    State.DRAINING: {State.STOPPED},
+    State.DRAINING: {State.READY, State.STOPPED},
     State.STOPPED: set[State](),
 }
 
@@ -52,7 +55,7 @@ class StartError(Exception):
 
 
 class Lifecycle:
-    """State and reasons of one process. Owned by its event loop; no call blocks.
+    """State and reasons of one process. Owned by its event loop; no call blocks; looking is for every thread.
 
     A service is ready when it has said so *and* no reason stands against it: reasons come and go (a lost
     peer) without changing the state.
@@ -62,7 +65,9 @@ class Lifecycle:
         self.service = service
         self._state = State.STARTING
         self._reasons: dict[str, str] = {}
-        self._draining = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._rests = False
+        self.watch = LoopWatch()
 
     @property
     def state(self) -> State:
@@ -74,7 +79,9 @@ class Lifecycle:
 
     def reasons(self) -> list[dict[str, str]]:
         """Why the service is not ready, as JSON-able ``{"code", "text"}``; empty when it is."""
-        listed = [{"code": code, "text": text} for code, text in self._reasons.items()]
+        listed = [{"code": code, "text": text} for code, text in list(self._reasons.items())]
+        if self.watch.stuck:
+            listed.insert(0, {"code": "loop_stuck", "text": f"nothing has moved for {self.watch.stalled():.1f} s"})
         if self._state is not State.READY:
             listed.insert(0, {"code": self._state.value, "text": f"the service is {self._state.value}"})
         return listed
@@ -88,27 +95,39 @@ class Lifecycle:
         self._reasons.pop(code, None)
 
     def set_ready(self) -> None:
-        """starting → ready; nothing when the drain has begun already."""
+        """starting → ready, or draining where it was told to rest before; nothing when it is to end already."""
         if self._state is State.STARTING:
             self._move(State.READY)
+            if self._rests:
+                self._move(State.DRAINING)
 
     def drain(self, why: str = "asked") -> None:
-        """Stop taking new work, finish what runs. Idempotent."""
-        if self._state in (State.DRAINING, State.STOPPED):
+        """Stop taking new work, finish what runs, end. Idempotent."""
+        if self._leaving.is_set():
             return
-        self._move(State.DRAINING)
-        self._draining.set()
+        if self._state is not State.DRAINING:
+            self._move(State.DRAINING)
+        self._leaving.set()
         log.info("draining", why=why)
 
+    def rest(self, rests: bool) -> None:
+        """An operator drains this service, and it does not end; False: it takes work again. Idempotent; too late once it ends."""
+        self._rests = rests
+        if self._leaving.is_set() or self._state is State.STARTING:
+            return
+        wanted = State.DRAINING if rests else State.READY
+        if self._state is not wanted:
+            self._move(wanted)
+
     async def wait_drain(self) -> None:
-        """Returns when the drain begins."""
-        await self._draining.wait()
+        """Returns when the service is to end."""
+        await self._leaving.wait()
 
     def set_stopped(self) -> None:
         """Idempotent; also ends :meth:`wait_drain`."""
         if self._state is not State.STOPPED:
             self._move(State.STOPPED)
-            self._draining.set()
+            self._leaving.set()
 
     def _move(self, to: State) -> None:
         if to not in _NEXT[self._state]:
@@ -132,6 +151,7 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
         loop = runner.get_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lifecycle.drain, number.name)
+        lifecycle.watch.start(loop)
         try:
             runner.run(main(loop))
         except StartError as error:
@@ -147,6 +167,7 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
             log.exception("crashed")
             return EX_SOFTWARE
         finally:
+            lifecycle.watch.stop()
             lifecycle.set_stopped()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)

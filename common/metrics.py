@@ -1,4 +1,4 @@
-"""Prometheus metrics: one registry per process, one naming rule.
+"""Prometheus metrics: one registry of the service and one of its process, one naming rule.
 
 Names are ``pegaflow_<service>_<what>_<unit>``; the unit of a counter is ``total``, durations are ``seconds``,
 sizes ``bytes``. Tests pass a registry of their own so that two instances in one process do not collide.
@@ -22,7 +22,13 @@ _NAME: Final = re.compile(r"pegaflow_[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 @functools.cache
 def registry() -> CollectorRegistry:
-    """The registry of this process; it also shows the process's own CPU, memory and descriptors."""
+    """What this service counts. Read on its event loop, which changes what stands behind it."""
+    return CollectorRegistry(auto_describe=True)
+
+
+@functools.cache
+def process() -> CollectorRegistry:
+    """The process itself: CPU, memory, descriptors, its event loop. May be read from any thread, also when the loop is stuck."""
     made = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=made)
     return made

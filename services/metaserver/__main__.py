@@ -38,13 +38,13 @@ async def _serve(config: MetaserverConfig, lifecycle: Lifecycle, loop: asyncio.A
         render=lambda: shown.render(service.state, service.malformed, clock.now()),
     )
     try:
-        await health.start()
+        health.start()
         service.start()
         await lifecycle.wait_drain()
     finally:
         service.close()
         await service.ended()
-        await health.close()
+        health.close()
 
 
 if __name__ == "__main__":

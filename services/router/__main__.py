@@ -55,7 +55,7 @@ async def _serve(config: RouterConfig, app: RouterApp, certificate: Certificate 
     # Bound here and not by uvicorn, which answers an address in use with an exit code of its own.
     listener = socket.create_server((config.host, config.port), family=family, backlog=1024)
     health = HealthServer(parts.lifecycle, config.health_host, config.health_port)
-    await health.start()
+    health.start()
     if parts.control is not None:
         await parts.control.start()
         log.info("control", endpoint=parts.control.endpoint)
@@ -69,7 +69,7 @@ async def _serve(config: RouterConfig, app: RouterApp, certificate: Certificate 
         draining.cancel()
         if parts.control is not None:
             await parts.control.close()
-        await health.close()
+        health.close()
 
 
 async def _drain(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle, server: Server) -> None:

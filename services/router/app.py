@@ -239,7 +239,7 @@ class Metrics:
 
     async def on_get(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         resp.content_type = metrics.CONTENT_TYPE
-        resp.data = metrics.render(self._measured.registry)
+        resp.data = metrics.render(self._measured.registry) + metrics.render(metrics.process())
 
 
 class Version:

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         service = TierService(config, lifecycle, loop)
         health = HealthServer(lifecycle, config.health_host, config.health_port)
         try:
-            await health.start()
+            health.start()
             if not await _unless_drained(service.start(), lifecycle):
                 return
             metrics.registry().register(TierCollector(service.state))
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             await service.drain()
         finally:
             await service.close()
-            await health.close()
+            health.close()
 
     return run(serve, lifecycle)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import os
+import re
 import signal
+import socket
+import threading
+from pathlib import Path
 
 import pytest
 from pegaflow.common import clock, metrics
@@ -21,6 +26,7 @@ from pegaflow.common.lifecycle import (
     State,
     run,
 )
+from pegaflow.common.loop_watch import LoopWatch
 from prometheus_client import CollectorRegistry
 
 
@@ -105,7 +111,7 @@ def test_the_health_server_shows_state_metrics_and_version() -> None:
 
     async def main() -> None:
         server = HealthServer(life, "127.0.0.1", 0, render=lambda: b"# metrics\n")
-        port = await server.start_anywhere()
+        port = server.start_anywhere()
         status, headers, body = await ask(port, b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
         assert status.startswith("503")
         assert headers["Content-Type"] == "application/json"
@@ -118,10 +124,11 @@ def test_the_health_server_shows_state_metrics_and_version() -> None:
         _, _, body = await ask(port, b"GET /version HTTP/1.1\r\n\r\n")
         assert json.loads(body)["service"] == "tier"
         status, headers, body = await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
-        assert (status, headers["Content-Type"], body) == ("200 OK", metrics.CONTENT_TYPE, b"# metrics\n")
-        status, headers, body = await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n")
-        assert (status, headers["Content-Length"], body) == ("200 OK", "10", b"")
-        await server.close()
+        assert (status, headers["Content-Type"]) == ("200 OK", metrics.CONTENT_TYPE)
+        assert body.startswith(b"# metrics\n") and b"process_cpu_seconds_total" in body
+        status, headers, body = await ask(port, b"HEAD /version HTTP/1.1\r\n\r\n")
+        assert (status, body) == ("200 OK", b"") and int(headers["Content-Length"]) > 0
+        server.close()
 
     asyncio.run(main())
 
@@ -138,10 +145,10 @@ def test_the_health_server_shows_state_metrics_and_version() -> None:
 def test_the_health_server_refuses_what_it_does_not_serve(request_: bytes, status: str) -> None:
     async def main() -> None:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0)
-        port = await server.start_anywhere()
+        port = server.start_anywhere()
         answered, _, _ = await ask(port, request_)
         assert answered.startswith(status)
-        await server.close()
+        server.close()
 
     asyncio.run(main())
 
@@ -149,9 +156,9 @@ def test_the_health_server_refuses_what_it_does_not_serve(request_: bytes, statu
 def test_a_request_that_never_ends_is_closed() -> None:
     async def main() -> None:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0, request_seconds=0.01)
-        port = await server.start_anywhere()
+        port = server.start_anywhere()
         assert await ask(port, b"GET /ready HTTP/1.1\r\n") == ("", {}, b"")
-        await server.close()
+        server.close()
 
     asyncio.run(main())
 
@@ -159,12 +166,12 @@ def test_a_request_that_never_ends_is_closed() -> None:
 def test_closing_does_not_wait_for_open_connections() -> None:
     async def main() -> None:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0, request_seconds=3600)
-        port = await server.start_anywhere()
+        port = server.start_anywhere()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET ")
         # A full round trip on another connection: the server has accepted the first one by now.
         await ask(port, b"GET /health HTTP/1.1\r\n\r\n")
-        await server.close()
+        server.close()
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
@@ -175,8 +182,8 @@ def test_closing_does_not_wait_for_open_connections() -> None:
 def test_port_0_is_off() -> None:
     async def main() -> None:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0)
-        await server.start()
-        await server.close()
+        server.start()
+        server.close()
 
     asyncio.run(main())
 
@@ -202,4 +209,109 @@ def test_metric_names_follow_the_rule() -> None:
     with pytest.raises(ValueError, match="must be pegaflow_"):
         metrics.gauge("tier_pool_bytes", "no prefix", into=into)
     assert metrics.registry() is metrics.registry()
-    assert b"process_cpu_seconds_total" in metrics.render()
+    assert b"process_cpu_seconds_total" in metrics.render(metrics.process())
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    with socket.create_connection(("127.0.0.1", port), 5) as sock:
+        sock.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+        head, _, body = sock.makefile("rb").read().decode().partition("\r\n\r\n")
+    return int(head.split(" ")[1]), body
+
+
+def test_a_loop_that_does_not_turn_is_seen_from_outside() -> None:
+    life = Lifecycle("tier")
+    life.watch.stuck_s = 0.1
+    numbers = itertools.count(1)
+    server = HealthServer(life, "127.0.0.1", 0, render=lambda: f"# asked {next(numbers)}\n".encode())
+    seen: dict[str, tuple[int, str]] = {}
+    go_on = threading.Event()
+
+    def look(port: int) -> None:
+        try:
+            while (seen.setdefault("health", (0, ""))[0]) != 503:
+                seen["health"] = get(port, "/health")
+            seen.update((path, get(port, path)) for path in ("/metrics", "/metrics", "/ready", "/version"))
+        finally:
+            go_on.set()
+
+    async def main(loop: asyncio.AbstractEventLoop) -> None:
+        life.set_ready()
+        port = server.start_anywhere()
+        try:
+            assert await asyncio.to_thread(get, port, "/health") == (200, '{"state": "ready"}')
+            first = await asyncio.to_thread(get, port, "/metrics")
+            assert first[1].startswith("# asked 1\n")
+            looker = threading.Thread(target=look, args=(port,))
+            looker.start()
+            assert go_on.wait(30)  # here the loop stands still
+            looker.join()
+            again = await asyncio.to_thread(get, port, "/metrics")
+            assert again[1].startswith("# asked 3\n"), "it was asked once, however many wanted to know while it stood still"
+            while (await asyncio.to_thread(get, port, "/health"))[0] != 200:
+                await asyncio.sleep(0)
+        finally:
+            server.close()
+
+    assert run(main, life) == EX_OK
+    stuck = json.loads(seen["health"][1])
+    assert stuck["code"] == "loop_stuck" and stuck["seconds"] >= 0.1
+    assert any(" main" in call for call in stuck["where"]), stuck["where"]
+    status, text = seen["/metrics"]
+    assert status == 200 and text.startswith("# asked 1\n"), "what it said last"
+    (stalled,) = re.findall(r"^pegaflow_process_loop_stalled_seconds (\S+)", text, re.MULTILINE)
+    assert float(stalled) > 0
+    assert seen["/ready"][0] == 503 and "loop_stuck" in seen["/ready"][1]
+    assert seen["/version"][0] == 200
+
+
+def test_metrics_that_cannot_be_read_are_an_error_and_the_server_goes_on() -> None:
+    def broken() -> bytes:
+        raise KeyError("gone")
+
+    server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0, render=broken)
+    port = server.start_anywhere()
+    assert get(port, "/metrics")[0] == 500
+    assert get(port, "/health")[0] == 200
+    server.close()
+
+
+def test_an_address_in_use_is_said_where_the_server_is_started() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = HealthServer(Lifecycle("tier"), "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            server.start()
+        server.close()
+
+
+def test_systemds_watchdog_is_fed_by_the_loop(tmp_path: Path) -> None:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(path)
+        systemd.settimeout(10)
+
+        async def main() -> list[bytes]:
+            watch = LoopWatch({"NOTIFY_SOCKET": path})
+            watch.start(asyncio.get_running_loop())
+            try:
+                return [await asyncio.to_thread(systemd.recv, 100) for _ in range(3)]
+            finally:
+                watch.stop()
+
+        assert asyncio.run(main()) == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+
+
+def test_a_service_that_rests_is_draining_and_may_go_on() -> None:
+    life = Lifecycle("tier")
+    life.rest(True)
+    assert life.state is State.STARTING
+    life.set_ready()
+    assert life.state is State.DRAINING, "it was told to rest while it started"
+    life.rest(False)
+    life.rest(False)
+    assert life.ready
+    life.rest(True)
+    life.drain()
+    life.rest(False)
+    assert life.state is State.DRAINING, "it ends"
+    asyncio.run(asyncio.wait_for(life.wait_drain(), 1))
