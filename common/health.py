@@ -34,7 +34,7 @@ log = logs.get(__name__)
 
 
 class HealthServer:
-    """GET /health (alive: the loop turns), /ready (200, or 503 and reasons as JSON), /metrics, /version; a request per connection.
+    """GET /health (alive), /ready (200, or 503 and reasons as JSON), /metrics, /version; a request per connection.
 
     Port 0 means off, for which :meth:`start` does nothing. Owns its thread, its listening socket and its connections. `render` is
     called on the loop that the lifecycle watches, or on the server's own where none is watched.

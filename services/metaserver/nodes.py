@@ -27,11 +27,12 @@ LEASED_PER_READ = 100  # a tenth of a pool under leases counts like one more rea
 
 
 class NodeState(StrEnum):
-    """`syncing`: its clone is not whole yet. `suspect`: silent for a while, its entries still count."""
+    """`syncing`: its clone is not whole yet. `suspect`: silent for a while, its entries still count. `draining`: named last."""
 
     SYNCING = "syncing"
     UP = "up"
     SUSPECT = "suspect"
+    DRAINING = "draining"
 
 
 class Node:
@@ -80,7 +81,9 @@ class Node:
     def state(self, now: float) -> NodeState:
         if not self.whole:
             return NodeState.SYNCING
-        return NodeState.SUSPECT if now - self.heard_at >= SUSPECT_S else NodeState.UP
+        if now - self.heard_at >= SUSPECT_S:
+            return NodeState.SUSPECT
+        return NodeState.DRAINING if self.draining else NodeState.UP
 
 
 class Nodes:

@@ -20,6 +20,9 @@ from pegaflow.common.wire.messages.catalogue import Nodes as AskNodes
 ASK_BUDGET_S = 1.0
 POKE_S = 0.5
 
+_SERVING = ("up", "draining")
+"""States of nodes that deliver pages; `node_up` is said of both."""
+
 log = logs.get(__name__)
 
 
@@ -83,7 +86,7 @@ class NodeEvents:
         if isinstance(answer, NodeList):
             rows = list(zip(answer.nodes, answer.epochs, answer.states, answer.requests, strict=True))
             endpoints = {node: requests for node, _, _, requests in rows}
-            self._set({node: epoch for node, epoch, state, _ in rows if state == "up"}, endpoints)
+            self._set({node: epoch for node, epoch, state, _ in rows if state in _SERVING}, endpoints)
 
     def _set(self, up: dict[str, int], endpoints: dict[str, str]) -> None:
         self._up = up

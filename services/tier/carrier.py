@@ -16,11 +16,13 @@ from pegaflow.common.bus.events import EventPublisher
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import StartError
 from pegaflow.common.locks import LockProbe
+from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 from pegaflow.common.wire.messages import catalogue, transfer
 from pegaflow.common.wire.messages.attach import Attached
 from pegaflow.services.tier import events
 from pegaflow.services.tier.commands import (
+    AskNodes,
     CloseTopic,
     Command,
     Cut,
@@ -35,6 +37,7 @@ from pegaflow.services.tier.commands import (
     Hash,
     Locate,
     Log,
+    Offer,
     OpenTopic,
     PinAt,
     Publish,
@@ -54,6 +57,7 @@ from pegaflow.services.tier.pool_life import PoolLife
 from pegaflow.services.tier.probes import Probes
 
 PIN_BUDGET_S = 1.0
+NODES_BUDGET_S = 1.0
 DISK_OPEN_S = 10.0
 
 log = logs.get(__name__)
@@ -81,6 +85,8 @@ class Carrier:
         self._mover: Any = None
         self._disk: DiskThreads | None = None
         self._found: list[int] = []
+        self.requests_endpoint = ""
+        """Where other tiers reach this one; set once it is bound."""
         self.disk_hangs = False
         """A call to the disk has not come back: it may still touch the pool."""
         self.probing: LockProbe | None = None
@@ -201,12 +207,20 @@ class Carrier:
                 self._publisher.close_topic(topic)
             case Hash(job, slots, lengths):
                 self._hasher.hash(slots, lengths, lambda found: self._result(events.Hashed(job, found)))
-            case Locate(ask, keys, wait_ms, expected, tails):
+            case Locate(ask, keys, wait_ms, expected, tails, holes):
                 self.metaservers.ask(
-                    catalogue.Locate(self._config.node, keys, wait_ms, expected, tails),
+                    catalogue.Locate(self._config.node, keys, wait_ms, expected, tails, holes),
                     wait_ms / 1e3 + 1.0,
                     lambda answer: self._result(events.LocateAnswer(ask, _typed(answer, catalogue.Located))),
                 )
+            case AskNodes(job):
+                self.metaservers.ask(
+                    catalogue.Nodes(),
+                    NODES_BUDGET_S,
+                    lambda answer: self._result(events.NodesAnswer(job, _typed(answer, catalogue.NodeList))),
+                )
+            case Offer():
+                self._offer(command)
             case PinAt():
                 self._pin(command)
             case UnpinAt(endpoint, epoch, lease):
@@ -239,6 +253,10 @@ class Carrier:
                 answer = events.Hashed(job, None)
             case Locate(ask):
                 answer = events.LocateAnswer(ask, error)
+            case AskNodes(job):
+                answer = events.NodesAnswer(job, error)
+            case Offer(job):
+                answer = events.TakeAnswer(job, error)
             case PinAt(fetch):
                 answer = events.PinAnswer(fetch, error, clock.now())
             case DiskWrite(job):
@@ -257,6 +275,14 @@ class Carrier:
 
         def answered(answer: Any) -> None:
             self._result(events.PinAnswer(command.fetch, _typed(answer, transfer.Pinned), sent_at))
+
+        self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
+
+    def _offer(self, command: Offer) -> None:
+        message = transfer.Take(self._config.node, self._epoch, self.requests_endpoint, command.keys, u32s(command.lengths))
+
+        def answered(answer: Any) -> None:
+            self._result(events.TakeAnswer(command.job, _typed(answer, transfer.Taken)))
 
         self._peers.send(command.endpoint, command.epoch, message, PIN_BUDGET_S, answered)
 

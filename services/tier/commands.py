@@ -79,6 +79,25 @@ class Locate:
     wait_ms: int
     expected: bool
     tails: int = 0
+    holes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskNodes:
+    """Ask the metaserver who is there; answered by `NodesAnswer`."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Ask a tier to fetch these pages, which are here; answered by `TakeAnswer`. `lengths`: of each page, one per shard."""
+
+    job: int
+    endpoint: str
+    epoch: int
+    keys: Sequence[bytes]
+    lengths: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +210,8 @@ Command = (
     | Cut
     | Hash
     | Locate
+    | AskNodes
+    | Offer
     | PinAt
     | UnpinAt
     | Read

@@ -8,8 +8,8 @@ from typing import Any
 
 from pegaflow.common.slot_table import Row
 from pegaflow.common.wire.errors import PegaflowError
-from pegaflow.common.wire.messages.catalogue import Located
-from pegaflow.common.wire.messages.transfer import Pinned
+from pegaflow.common.wire.messages.catalogue import Located, NodeList
+from pegaflow.common.wire.messages.transfer import Pinned, Taken
 from pegaflow.services.tier.disk.record import Record
 
 
@@ -83,6 +83,18 @@ class LocateAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesAnswer:
+    job: int
+    answer: NodeList | PegaflowError
+
+
+@dataclass(frozen=True, slots=True)
+class TakeAnswer:
+    job: int
+    answer: Taken | PegaflowError
+
+
+@dataclass(frozen=True, slots=True)
 class PinAnswer:
     """`sent_at` is the reader's clock from before it sent the pin."""
 
@@ -147,6 +159,8 @@ Event = (
     | LockFree
     | Hashed
     | LocateAnswer
+    | NodesAnswer
+    | TakeAnswer
     | PinAnswer
     | ReadEnded
     | DiskWritten

@@ -53,6 +53,9 @@ COUNTERS = {
     "disk_found": ("disk_pages_found", "pages that an earlier life had left on disk"),
     "disk_given_up": ("disk_reads_given_up", "disk reads past their deadline, their slots in quarantine"),
     "disk_hangs": ("disk_hangs", "times that no write to disk ended for seconds while some were under way"),
+    "refused_draining": ("pages_refused_draining", "pages not granted because the node drains"),
+    "handed_over": ("pages_handed_over", "pages that another node has taken from this one, which leaves"),
+    "left_behind": ("pages_left_behind", "pages that no other node took: no free memory there, or it did not get them"),
     "promises_stale": ("promises_stale", "pending pages of sessions that fell silent"),
 }
 
@@ -79,6 +82,7 @@ class TierCollector(Collector):
             "lookups_waiting": ("lookups without an answer", len(state.lookups.open)),
             "old_members_awaited": ("processes of earlier sessions that keep slots out of use", state.adoption.waiting_for),
             "held_slots": ("slots that such a process may still write", len(state.pages.held)),
+            "draining": ("1 while the node drains: it takes no saves", int(state.draining.on)),
             "fetches": ("fetches under way, those in quarantine included", len(state.fetches.open)),
         }
         for name, (text, value) in gauges.items():

@@ -85,17 +85,31 @@ class Fetches:
         owner: Owner | None = page.owner
         return owner is not None and self._lives.get(owner.node) == owner.epoch
 
-    def start(self, owner: Owner, keys: Sequence[bytes], lengths: tuple[int, ...], now: float, before: Page | None = None) -> int:
-        """Begins to fetch a prefix of `keys`, which continue the page `before`; returns how many got slots."""
+    def start(
+        self,
+        owner: Owner,
+        keys: Sequence[bytes],
+        lengths: tuple[int, ...],
+        now: float,
+        before: Page | None = None,
+        *,
+        for_good: bool = False,
+    ) -> int:
+        """Begins to fetch a prefix of `keys`, which continue the page `before`; returns how many got slots.
+
+        `for_good`: the owner leaves, so these are no replicas; they get free slots only, and none of them continues another.
+        """
         taken: list[Page] = []
         grant = next(self._pages.grants)
         self._lives[owner.node] = owner.epoch
         for order, key in enumerate(keys):
-            page = self._pages.reserve(key, PageState.FETCHING, lengths, parent=taken[-1] if taken else before)
+            parent = None if for_good else taken[-1] if taken else before
+            page = self._pages.reserve(key, PageState.FETCHING, lengths, parent=parent, spare=for_good)
             if page is None:
                 break
             page.refs += 1
-            page.grant, page.order, page.owner = grant, order, owner
+            page.grant, page.order, page.owner = grant, order, None if for_good else owner
+            page.replica = not for_good
             self._pages.store_granted(page)
             taken.append(page)
         per_batch = max(1, BATCH_BYTES // max(1, sum(lengths)))

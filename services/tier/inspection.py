@@ -46,6 +46,7 @@ def dump(state: TierState) -> dict[str, Any]:
         "waiters": state.lookups.waiting,
         "fetches": len(state.fetches.open),
         "disk": state.disk.view(),
+        "drain": state.draining.view(),
         "counts": dict(state.counts),
     }
 

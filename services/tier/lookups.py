@@ -44,7 +44,7 @@ class Lookups:
         metaserver: bool,
     ) -> None:
         self._pages, self._leases, self._out, self._counts, self._jobs = pages, leases, out, counts, jobs
-        self._metaserver = metaserver
+        self.metaserver = metaserver
         self.fetches: Fetches  # these three are set by the tier; they refer to each other
         self.verifier: Verifier
         self.disk: DiskLevel
@@ -216,7 +216,7 @@ class Lookups:
             return False
         if lookup.asking:
             return True
-        if self._metaserver and not all(key in lookup.exhausted for key in candidates):
+        if self.metaserver and not all(key in lookup.exhausted for key in candidates):
             self._ask(lookup, now)
             return True
         return lookup.expected

@@ -64,16 +64,18 @@ class Pages:
         request: str = "",
         session: int = 0,
         parent: Page | None = None,
+        *,
+        spare: bool = False,
     ) -> Page | None:
-        """Slots for a new page that continues `parent`, evicting older ones if need be; None: no space.
+        """Slots for a new page that continues `parent`, evicting older ones if need be and not `spare`; None: no space.
 
         Pages of the same request are not evicted for it.
         """
-        slots = self.space.take(key[:16], lengths, (session, request) if request else NOBODY)
+        slots = self.space.take(key[:16], lengths, (session, request) if request else NOBODY, spare=spare)
         if len(slots) < len(lengths):
             for slot in slots:
                 self._give(slot)
-            self._counts["no_space"] += 1
+            self._counts["no_space"] += not spare
             return None
         self._store_cuts()
         page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)

@@ -12,7 +12,7 @@ from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
-from pegaflow.common.wire.messages.catalogue import Locate
+from pegaflow.common.wire.messages.catalogue import Locate, Nodes
 from pegaflow.common.wire.messages.operate import Ping
 
 HELLO_BUDGET_S = 1.0
@@ -81,7 +81,7 @@ class Metaservers:
         self._line.remove(replica)
         self._line.append(replica)
 
-    def ask(self, message: Locate, budget_s: float, on_reply: Callable[[Any], None]) -> None:
+    def ask(self, message: Locate | Nodes, budget_s: float, on_reply: Callable[[Any], None]) -> None:
         """Asks until one answers, has refused for good, or the budget is over; then the last failure is the answer."""
         now = self._loop.time()
         ask = _Ask(message, now + budget_s, on_reply, list(self._line))
@@ -90,7 +90,7 @@ class Metaservers:
             return
         self._send(ask, message)
 
-    def _send(self, ask: _Ask, message: Locate) -> None:
+    def _send(self, ask: _Ask, message: Locate | Nodes) -> None:
         ask.untried.sort(key=self._line.index)
         replica = next((replica for replica in ask.untried if replica.known), ask.untried[0])
         ask.untried.remove(replica)
@@ -103,7 +103,7 @@ class Metaservers:
         if replica.client.heard_at < ask.asked_at:
             replica.client.send(Ping(), NUDGE_S, lambda _: None)
 
-    def _answered(self, ask: _Ask, replica: _Replica, message: Locate, reply: Any) -> None:
+    def _answered(self, ask: _Ask, replica: _Replica, message: Locate | Nodes, reply: Any) -> None:
         if ask.nudge is not None:
             ask.nudge.cancel()
         left = ask.deadline - self._loop.time()
@@ -112,8 +112,10 @@ class Metaservers:
                 replica.known = False
             self._to_the_end(replica)
             if ask.untried and reply.retryable and left > 0:
-                spent_ms = int((self._loop.time() - ask.asked_at) * 1e3)
-                self._send(ask, replace(message, wait_ms=max(0, message.wait_ms - spent_ms)))
+                if isinstance(message, Locate):
+                    spent_ms = int((self._loop.time() - ask.asked_at) * 1e3)
+                    message = replace(message, wait_ms=max(0, message.wait_ms - spent_ms))
+                self._send(ask, message)
                 return
         ask.on_reply(reply)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pegaflow.common.slot_table import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.services.tier.commands import Command, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
@@ -59,8 +60,10 @@ class Pins:
         self._disk, self._pool_bytes = disk, pool_bytes
         self.waiting: list[_Waiting] = []
 
-    def pin(self, asker: Any, message: Pin, agent: Agent, now: float) -> None:
-        """Pins what is there of the asked pages, once it is known to be good."""
+    def pin(self, asker: Any, message: Pin, agent: Agent | None, now: float) -> None:
+        """Pins what is there of the asked pages, once it is known to be good. Raises `RemoteError` without an agent."""
+        if agent is None:
+            raise RemoteError(ErrorCode.NOT_READY, "the mover is not up")
         doubtful = [page for page in self._there(message) if not page.verified]
         self._verifier.first_use(doubtful)
         index, has = self._pages.index, self._disk.has

@@ -55,10 +55,12 @@ class Saves:
         wake: Callable[[bytes], None],
         verifier: Verifier,
     ) -> None:
-        self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
+        self.pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
         self._verifier = verifier
         self.grants: dict[int, OpenGrant] = {}
         self.hashing: dict[int, list[Page]] = {}
+        self.closed = False
+        """The tier drains: nothing new is granted."""
         self._ends: OrderedDict[tuple[int, str], Page] = OrderedDict()
 
     def intent(self, session: Session, message: Intent, now: float) -> None:
@@ -69,14 +71,14 @@ class Saves:
         """
         lengths = session.lengths()
         statuses = bytearray()
-        grant = OpenGrant(next(self._pages.grants), session, session.events + 1)
+        grant = OpenGrant(next(self.pages.grants), session, session.events + 1)
         positions, slots, generations, stripes = u32s(), u32s(), u64s(), bytearray()
         have: list[Page] = []
         ends: dict[int, Page | None] = {}
         full: set[int] = set()
         doubtful: list[Page] = []
         for position, key in enumerate(message.keys):
-            page = self._pages.index.get(key)
+            page = self.pages.index.get(key)
             owner = message.owners[position]
             if owner not in ends:
                 ends[owner] = self._ends.get((session.number, message.requests[owner]))
@@ -86,8 +88,11 @@ class Saves:
                     doubtful.append(page)
                 if status == HAVE:
                     page.request, page.session = message.requests[owner], session.number
-                    self._pages.space.follows(page, ends[owner])
+                    self.pages.space.follows(page, ends[owner])
                     have.append(page)
+            elif self.closed:
+                self._counts["refused_draining"] += 1
+                status = REFUSED
             elif owner in full:
                 self._counts["no_space"] += 1
                 status = NO_SPACE
@@ -98,7 +103,7 @@ class Saves:
                 if status == NO_SPACE:
                     full.add(owner)
                 elif status == GRANTED:
-                    page = self._pages.index[key]
+                    page = self.pages.index[key]
                     positions.append(position)
                     stripes.append(message.stripes[position] if message.stripes else 0)
                     slots.extend(page.slots)
@@ -107,8 +112,8 @@ class Saves:
             statuses.append(status)
         self._verifier.first_use(doubtful)
         self._remember(session, message, ends)
-        self._pages.space.hold(have, now + KEEP_S)
-        self._pages.space.touch(have, chain=False)
+        self.pages.space.hold(have, now + KEEP_S)
+        self.pages.space.touch(have, chain=False)
         digest = keys_digest(list(message.keys))
         if grant.pages:
             self.grants[grant.number] = grant
@@ -146,12 +151,12 @@ class Saves:
             self._counts["refused"] += 1
             return REFUSED
         request = message.requests[message.owners[position]]
-        page = self._pages.reserve(key, PageState.PENDING, lengths, request, session.number, parent)
+        page = self.pages.reserve(key, PageState.PENDING, lengths, request, session.number, parent)
         if page is None:
             return NO_SPACE
         page.rows, page.grant, page.order = message.rows[position], grant.number, position
         page.writers = [holder.number for holder in holders]
-        self._pages.store_granted(page, [holder.holder for holder in holders])
+        self.pages.store_granted(page, [holder.holder for holder in holders])
         for shard, slot in enumerate(page.slots):
             grant.pages[slot] = (page, shard)
             holders[shard].grants.add(grant.number)
@@ -199,11 +204,11 @@ class Saves:
         page.writers[shard] = 0
         if not written:
             self._counts["abandoned"] += 1
-            self._pages.doom(page)
+            self.pages.doom(page)
             return False
         page.unwritten.discard(shard)
         if page.unwritten or page.state is PageState.DOOMED:
-            self._pages.free_if_done(page)
+            self.pages.free_if_done(page)
             return False
         page.refs += 1
         return True
@@ -238,11 +243,11 @@ class Saves:
             at += count
             page.refs -= 1
             if page.state is PageState.DOOMED:
-                self._pages.free_if_done(page)
+                self.pages.free_if_done(page)
             elif not mine:
                 self._counts["hash_failed"] += 1
-                self._pages.doom(page)
-            elif self._pages.seal(page, mine):
+                self.pages.doom(page)
+            elif self.pages.seal(page, mine):
                 self._counts["sealed"] += 1
                 self._counts["sealed_bytes"] += page.size
             self._wake(page.key)
@@ -267,7 +272,7 @@ class Saves:
                 continue
             for page, _ in grant.pages.values():
                 if page.state is PageState.PENDING:
-                    self._pages.stale(page)
+                    self.pages.stale(page)
                     self._counts["promises_stale"] += 1
                     self._wake(page.key)
 

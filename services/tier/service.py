@@ -26,10 +26,12 @@ from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from pegaflow.common.wire.messages import catalogue, operate
 from pegaflow.common.wire.messages.attach import Attach, Sessions
+from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.drain_mark import DrainMark
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
@@ -62,6 +64,7 @@ class TierService:
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
+        self._mark = DrainMark(config.runtime_dir)
         self.malformed = 0
         self.failed_commands = 0
         self.handle = faults.around(self._handle, fault_sites.of_event)
@@ -85,6 +88,7 @@ class TierService:
         )
         self._do = faults.around(carrier.carry_out, fault_sites.of_command)
         self._metaservers = carrier.metaservers
+        carrier.requests_endpoint = self.requests_endpoint
         disk = await carrier.open_disk()
         place = Place(
             config.node,
@@ -108,6 +112,8 @@ class TierService:
             scrub_rate=config.scrub_rate,
             disk=disk,
         )
+        if (hand_over := self._mark.read()) is not None:
+            self._drain_node(hand_over and bool(self._metaservers))
         self._tasks = [self._loop.create_task(carrier.load_disk())]
         await asyncio.wait(self._tasks, timeout=READY_S)
         if config.mover:
@@ -172,7 +178,7 @@ class TierService:
 
     async def drain(self) -> None:
         """No new sessions; waits for open loads and saves up to the drain timeout, then says goodbye."""
-        self.state.draining = True
+        self.state.draining.leaving = True
         self._hello()
         until = self._leave_by = self._loop.time() + self._config.drain_timeout
         while self._loop.time() < until and self._busy():
@@ -282,7 +288,33 @@ class TierService:
             self._life.attached(message.nonce)
 
     def _commanded(self, request: Request) -> None:
-        commanded(request, self._lifecycle, self._asked)
+        match request.message:
+            case operate.NodeDrain() | operate.NodeUndrain() if not self._serving:
+                request.fail(ErrorCode.NOT_READY, "the tier is starting")
+            case operate.NodeDrain(hand_over):
+                try:
+                    self._drain_node(hand_over)
+                except RemoteError as error:
+                    request.fail(error.code, error.text)
+                    return
+                self._mark.set(hand_over)
+                self._hello()
+                request.reply(Done())
+            case operate.NodeUndrain():
+                self._mark.clear()
+                self.state.draining.end()
+                self._lifecycle.rest(False)
+                log.info("node_undrained")
+                self._hello()
+                request.reply(Done())
+            case _:
+                commanded(request, self._lifecycle, self._asked)
+
+    def _drain_node(self, hand_over: bool) -> None:
+        """Raises `RemoteError`."""
+        self.state.draining.begin(hand_over)
+        self._lifecycle.rest(True)
+        log.info("node_drains", hand_over=hand_over)
 
     def _published(self, frames: list[bytes]) -> None:
         if not self._serving:
@@ -312,7 +344,7 @@ class TierService:
             self.events_endpoint,
             self.control_endpoint,
             package_version(),
-            self.state.draining,
+            self.state.draining.on,
             *self.state.leases.load(),
         )
         self._metaservers.tell(hello)

@@ -24,11 +24,12 @@ from pegaflow.common.wire.messages.catalogue import Sync
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
 from pegaflow.common.wire.messages.space import Keep, Probe, Unkeep
-from pegaflow.common.wire.messages.transfer import Pin, Unpin
+from pegaflow.common.wire.messages.transfer import Pin, Take, Unpin
 from pegaflow.services.tier import events, inspection
 from pegaflow.services.tier.adoption import Adoption, Remains
 from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
 from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
+from pegaflow.services.tier.draining import Draining
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
 from pegaflow.services.tier.keeping import Keeping
@@ -83,7 +84,6 @@ class TierState:
     ) -> None:
         self.place = place
         self.agent: Agent | None = None
-        self.draining = False
         self.counts: Counter[str] = Counter()
         self._out: list[Command] = []
         jobs = itertools.count(1)
@@ -100,10 +100,10 @@ class TierState:
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
         self.lookups.fetches, self.lookups.verifier, self.lookups.disk = self.fetches, self.verifier, self.disk
         self.disk.elsewhere = self.fetches.elsewhere
+        self.draining = Draining(place.node, self.saves, self.lookups, self.leases, self.fetches, self._out, self.counts, jobs)
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
-        self._snapshots = Snapshots(self.pages)
-        self._keeping = Keeping(self.pages, self.disk)
+        self._snapshots, self._keeping = Snapshots(self.pages), Keeping(self.pages, self.disk)
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
@@ -152,8 +152,13 @@ class TierState:
                 self.adoption.scanned()
             case events.LockFree(holder):
                 self.adoption.lock_free(holder, now)
-            case events.LocateAnswer():
-                self.lookups.located(event.ask, event.answer, now)
+            case events.NodesAnswer(job, nodes):
+                self.draining.handover.nodes(job, nodes)
+            case events.TakeAnswer(job, taken):
+                self.draining.handover.taken(job, taken)
+            case events.LocateAnswer(ask, found):
+                if not self.draining.handover.located(ask, found):
+                    self.lookups.located(ask, found, now)
             case events.PinAnswer():
                 self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
             case events.ReadEnded():
@@ -199,10 +204,12 @@ class TierState:
                 self.lookups.cancel(session, message.lookups)
                 self._done(asker)
             case Pin():
-                self._pin(asker, message, now)
+                self.pins.pin(asker, message, self.agent, now)
             case Unpin():
                 self.leases.release([message.lease], 0)
                 self._done(asker)
+            case Take():
+                self._out.append(Reply(asker, self.draining.take(message, now)))
             case Probe():
                 self._out.append(Reply(asker, self._keeping.probe(message)))
             case Keep():
@@ -220,7 +227,7 @@ class TierState:
         self._out.append(Reply(asker, Done()))
 
     def _attach(self, asker: Any, ask: Attach, now: float) -> None:
-        if self.draining:
+        if self.draining.leaving:
             raise RemoteError(ErrorCode.DRAINING, "the tier is draining")
         for size in ask.page_bytes:
             if size and not self.pages.allocator.fits(-(-size // GRANULE)):
@@ -256,11 +263,6 @@ class TierState:
 
     def _share(self) -> None:
         self.pages.space.shares.active = frozenset(s.fingerprint for s in self.sessions.by_number.values() if s.fingerprint)
-
-    def _pin(self, asker: Any, message: Pin, now: float) -> None:
-        if self.agent is None:
-            raise RemoteError(ErrorCode.NOT_READY, "the mover is not up")
-        self.pins.pin(asker, message, self.agent, now)
 
     # --- publications ------------------------------------------------------------------------------------------------
 
@@ -364,6 +366,7 @@ class TierState:
         self.lookups.tick(now)
         self.adoption.tick(now)
         self.scrubber.tick(now)
+        self.draining.handover.tick(now)
         for session in self.sessions.by_number.values():
             if not session.stale and not self.sessions.believed(session, now):
                 session.stale = True

@@ -41,6 +41,10 @@ MESSAGES: tuple[Any, ...] = (
         bytes([2, 1]), 2, u32s([0, 1, catalogue.NO_OWNER, catalogue.NO_OWNER]), ["a", "b"], u64s([1, 2]), ["r", "s"]
     ),
     catalogue.Nodes(),
+    operate.NodeDrain(True),
+    operate.NodeUndrain(),
+    transfer.Take("a", 13, "tcp://h:1", [b"k" * 48], u32s([16384, 32768])),
+    transfer.Taken(1),
     catalogue.NodeList(["a"], u64s([13]), ["up"], ["tcp://h:1"], ["tcp://h:2"], ["tcp://h:3"], u64s([5]), u64s([6])),
     catalogue.NodeUp("a", 13, "tcp://h:1"),
     catalogue.NodeDown("a", 13, "dead"),

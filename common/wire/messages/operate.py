@@ -1,4 +1,4 @@
-"""Operating: ping and status (requests), drain, log level, dump and engines (control), and the one error reply."""
+"""Operating: ping and status (requests), drain, log level, dump, nodes and engines (control), and the one error reply."""
 
 from __future__ import annotations
 
@@ -71,9 +71,29 @@ class Document:
 @message
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Take no new work; finish what is open."""
+    """Take no new work; finish what is open; end."""
 
     KIND: ClassVar[str] = "drain"
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class NodeDrain:
+    """A tier takes no new saves and goes on serving, over restarts too, until `node_undrain`. Answered by done.
+
+    `hand_over`: it leaves for good, so other tiers are asked to fetch what nobody else has.
+    """
+
+    KIND: ClassVar[str] = "node_drain"
+    hand_over: Bool = False
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class NodeUndrain:
+    """That tier takes saves again. Answered by done."""
+
+    KIND: ClassVar[str] = "node_undrain"
 
 
 @message

@@ -1,4 +1,4 @@
-"""Between tiers: pin pages for a READ, and let them go."""
+"""Between tiers: pin pages for a READ, let them go, and take over those of a tier that leaves."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ class Unpin:
 
     KIND: ClassVar[str] = "unpin"
     lease: Int
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A tier that leaves asks another one to fetch these pages from it; `lengths` are each page's, one per shard."""
+
+    KIND: ClassVar[str] = "take"
+    node: Str
+    epoch: Int
+    requests: Str
+    keys: Keys
+    lengths: U32
+
+
+@message
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The first `count` of the keys are there or being fetched; for the others there is no free memory."""
+
+    KIND: ClassVar[str] = "taken"
+    count: Int

@@ -52,19 +52,20 @@ class Space:
 
     # --- slots -------------------------------------------------------------------------------------------------------
 
-    def take(self, name: bytes, lengths: tuple[int, ...], asker: tuple[int, str] = NOBODY) -> list[int]:
+    def take(self, name: bytes, lengths: tuple[int, ...], asker: tuple[int, str] = NOBODY, *, spare: bool = False) -> list[int]:
         """Slots for one page of a namespace, one per length in bytes; fewer than asked for: no space, and they are the caller's.
 
         `asker` is a session and a request: a save never evicts pages of its own request. Ends with `put`, or `free` per slot.
+        `spare`: nothing is evicted for it, now or ahead of need.
         """
         self.settle()
         space = self.shares.of(name)
         sizes = [granules(length) for length in lengths]
         need, slots = sum(sizes), list[int]()
         self._asker = asker
-        if self._within_quota(space, need):
+        if self._is_spare(space, need) if spare else self._within_quota(space, need):
             for size in sizes:
-                while (slot := self.allocator.take(size)) is None and self.allocator.fits(size):
+                while (slot := self.allocator.take(size)) is None and self.allocator.fits(size) and not spare:
                     if not self._room.make(space, size, need):
                         break
                 if slot is None:
@@ -77,6 +78,11 @@ class Space:
         if len(slots) < len(sizes):
             space.refused += 1
         return slots
+
+    def _is_spare(self, space: Namespace, need: int) -> bool:
+        """So much may be taken without a page going for it."""
+        full = self._options.evict_high * self.allocator.total
+        return space.used + need <= space.quota and self.allocator.used + need <= full
 
     def _within_quota(self, space: Namespace, need: int) -> bool:
         """A namespace at its quota evicts its own pages, or gets nothing."""
