@@ -13,13 +13,14 @@ from pegaflow.common.config import resolve
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.watch.config import WatchConfig
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "pegaflow.toml"
-ALONE = {"router": {"prefill": ["http://a:1"], "decode": ["http://b:1"]}}
+ALONE = {"router": {"prefill": ["http://a:1"], "decode": ["http://b:1"]}, "watch": {"program": ["a=http://a:1/health"]}}
 """What a service cannot start without."""
-NO_FIXED_DEFAULT = {"runtime_dir", "pd_max_model_len", *ALONE["router"]}
+NO_FIXED_DEFAULT = {"runtime_dir", "pd_max_model_len", *ALONE["router"], *ALONE["watch"]}
 
-SERVICES = [("tier", TierConfig), ("metaserver", MetaserverConfig), ("router", RouterConfig)]
+SERVICES = [("tier", TierConfig), ("metaserver", MetaserverConfig), ("router", RouterConfig), ("watch", WatchConfig)]
 
 
 def switched_on() -> dict[str, dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""`pegaflow-watch`: an event listener of supervisord that restarts what is RUNNING but does not live."""

@@ -1,0 +1,84 @@
+"""What the watch says to its supervisord: events in (stdin, stdout) and XML-RPC out (a Unix socket or HTTP)."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, Final, NamedTuple, cast
+from xmlrpc.client import ServerProxy, Transport
+
+RPC_SECONDS: Final = 10.0
+RUNNING: Final = "RUNNING"
+
+
+class Process(NamedTuple):
+    name: str
+    state: str
+    pid: int
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=RPC_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _UnixTransport(Transport):
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, host: Any) -> _UnixConnection:
+        return _UnixConnection(self._path)
+
+
+class Supervisord:
+    """`url` as supervisord gives it to its children in SUPERVISOR_SERVER_URL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def processes(self) -> list[Process]:
+        """All of them. Raises OSError, `xmlrpc.client.Error`."""
+        with self._proxy() as proxy:
+            rows = cast(list[dict[str, Any]], proxy.supervisor.getAllProcessInfo())
+        return [Process(row["name"], row["statename"], row["pid"]) for row in rows]
+
+    def _proxy(self) -> ServerProxy:
+        if self._url.startswith("unix://"):
+            return ServerProxy("http://localhost", transport=_UnixTransport(self._url.removeprefix("unix://")))
+        return ServerProxy(self._url)
+
+
+class Events:
+    """supervisord's event protocol, as an iterator over event names: the next one is asked for when this one was dealt with."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source, self._sink = source, sink
+
+    def __iter__(self) -> Iterator[str]:
+        while True:
+            self._say(b"READY\n")
+            header = self._header(self._source.readline())
+            if header is None:
+                return
+            self._source.read(int(header.get("len", "0")))
+            yield header.get("eventname", "")
+            self._say(b"RESULT 2\nOK")
+
+    def _say(self, text: bytes) -> None:
+        self._sink.write(text)
+        self._sink.flush()
+
+    @staticmethod
+    def _header(line: bytes) -> Mapping[str, str] | None:
+        """None: supervisord has gone."""
+        if not line:
+            return None
+        return dict(pair.partition(":")[::2] for pair in line.decode("ascii", "replace").split())
