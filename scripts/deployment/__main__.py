@@ -21,7 +21,7 @@ from deployment.plan import MEMORY, Plan
 from deployment.proof import Proof
 from deployment.readiness import wait_all
 from deployment.reference import References, collect
-from deployment.supervision import SERVICES, Supervision
+from deployment.supervision import SERVICES, WATCH, Supervision
 from environment.checkout import CHECKOUT
 from environment.complaint import EX_UNAVAILABLE, Complaint
 from environment.preflight import GIB, check_disk, check_memory
@@ -111,7 +111,7 @@ def preflight(ports: numbers.Ports) -> None:
 def start(supervision: Supervision, ports: numbers.Ports) -> None:
     with step("start supervisord, and with it the services"):
         # The reference beside the others: on few cores three vLLMs importing at once take less time than one by one.
-        supervision.start([*SERVICES, "reference"])
+        supervision.start([*SERVICES, "reference", WATCH])
     wait_all(supervision, [*SERVICES, "reference"], ports)
 
 

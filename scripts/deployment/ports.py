@@ -29,6 +29,9 @@ class Ports:
     tier_a_events: int
     tier_b_requests: int
     tier_b_events: int
+    router_control: int
+    router_health: int
+    watch_health: int
 
     def all(self) -> tuple[int, ...]:
         return dataclasses.astuple(self)

@@ -25,6 +25,9 @@ GONE_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 
 SERVICES: Final = ("metaserver", "tier-a", "tier-b", "vllm-p", "vllm-d", "router")
+WATCH: Final = "watch"
+"""Restarts what does not live. Not among the services: who stops processes on purpose does not want it."""
+GROUPS: Final = {"tier-a": "node-a", "vllm-p": "node-a", "tier-b": "node-b", "vllm-d": "node-b"}
 
 
 class Process(NamedTuple):
@@ -68,18 +71,18 @@ class Supervision:
     def process(self, name: str) -> Process:
         """Raises Complaint for a name that supervisord does not know, and OSError when there is no supervisord."""
         try:
-            info = cast(dict[str, Any], self._call("getProcessInfo", name))
+            info = cast(dict[str, Any], self._call("getProcessInfo", full(name)))
         except Fault as fault:
             raise Complaint("unknown_service", f"{name}: {fault.faultString}") from None
         return Process(name, info["statename"], info["pid"], info["spawnerr"])
 
     def start_one(self, name: str) -> None:
         """Returns at once; readiness is asked elsewhere."""
-        self._call("startProcess", name, False)
+        self._call("startProcess", full(name), False)
 
     def stop_one(self, name: str) -> None:
         """SIGTERM and, after the service's stopwaitsecs, SIGKILL; returns when it is gone."""
-        self._call("stopProcess", name, True)
+        self._call("stopProcess", full(name), True)
 
     def kill(self, name: str, *, family: bool = False) -> None:
         """SIGKILL to the service's own process; with `family` to its children as well (supervisord gave it a process group).
@@ -129,6 +132,11 @@ class Supervision:
             return getattr(ServerProxy("http://127.0.0.1", transport=transport).supervisor, method)(*arguments)
         finally:
             transport.close()
+
+
+def full(name: str) -> str:
+    """As supervisord calls a program: with its group."""
+    return f"{GROUPS[name]}:{name}" if name in GROUPS else name
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, *, poll_seconds: float = POLL_SECONDS) -> bool:

@@ -73,7 +73,7 @@ class Watch:
         return {name: program.restarts for name, program in self._programs.items()}
 
     def seen(self, name: str, pid: int, now: float) -> None:
-        """The supervisor says: it runs as `pid`; 0: it does not run (stopped, starting, given up), which is the supervisor's business."""
+        """The supervisor says: it runs as `pid`. 0: it does not (stopped, starting, given up), which is the supervisor's business."""
         program = self._programs[name]
         if program.pid != pid:
             program.pid, program.since, program.alive = pid, now, False

@@ -62,7 +62,7 @@ def test_nobody_hands_over_without_a_metaserver() -> None:
 
 
 class Others:
-    """Answers the questions of a tier that hands over. `has`: who has which key; `takes`: how many a node takes, None: an error."""
+    """Answers a tier that hands over. `has`: who has which key; `takes`: how many a node takes, None: an error."""
 
     def __init__(self, script: Script, takes: dict[str, int | None]) -> None:
         self.script, self.takes = script, takes
