@@ -43,7 +43,7 @@ __all__ = ["EX_CONFIG", "ConfigError", "Loaded", "duration", "load", "option", "
 EX_CONFIG: Final = 78
 """sysexits.h: distinct from a crash, so that supervisord does not restart what cannot start."""
 
-SECTIONS: Final = ("tier", "metaserver", "router", "cli")
+SECTIONS: Final = ("tier", "metaserver", "router", "watch", "cli")
 """Tables that may appear in the file; a service reads only its own."""
 
 _FILE_VARIABLE: Final = "PEGAFLOW_CONFIG"

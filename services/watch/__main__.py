@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         WatchConfig,
         section="watch",
         prog="pegaflow-watch",
-        description="Restarts programs of supervisord that run and do not live. --probe URL: one look at a /health, exit code 0 or 1.",
+        description="Restarts programs of supervisord that run and do not live. --probe URL: one look at a /health, 0 or 1.",
         argv=words,
     ).value
     logs.setup("watch", config.node, config.log_level)

@@ -3,8 +3,8 @@
     RUNNING, new pid ──▶ starting ──first "alive"──▶ alive ──failure──▶ failing ──N within T──▶ restart ──▶ starting
                             │ grace over, never alive: each failure counts        └ "alive": all failures forgotten
 
-Alive is what `/health` says; readiness plays no part: who waits for a peer is well. Each restart makes the next one of that program wait
-longer, so that what cannot live is not restarted for ever; time spent alive makes up for it.
+Alive is what `/health` says; readiness plays no part: who waits for a peer is well. Each restart makes the next one of that
+program wait longer, so that what cannot live is not restarted for ever; time spent alive makes up for it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watch:
         return {name: program.restarts for name, program in self._programs.items()}
 
     def seen(self, name: str, pid: int, now: float) -> None:
-        """The supervisor says: it runs as `pid`. 0: it does not (stopped, starting, given up), which is the supervisor's business."""
+        """The supervisor says: it runs as `pid`. 0: it does not (stopped, starting, given up), which is not our business."""
         program = self._programs[name]
         if program.pid != pid:
             program.pid, program.since, program.alive = pid, now, False
