@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import gc
 import signal
 from collections.abc import Callable, Coroutine
@@ -17,9 +18,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 import uvloop
-from pegaflow.common import faults, logs
+from pegaflow.common import faults, logs, metrics
 from pegaflow.common.health import HealthServer
 from pegaflow.common.loop_watch import LoopWatch
+from pegaflow.common.version import package_version
+from prometheus_client import Gauge
 
 __all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
 
@@ -86,6 +89,11 @@ class Lifecycle:
             listed.insert(0, {"code": self._state.value, "text": f"the service is {self._state.value}"})
         return listed
 
+    def show(self) -> None:
+        """Makes this the service that the process's metrics speak of."""
+        _ready().set_function(lambda: float(self.ready))
+        _info().labels(self.service, package_version()).set(1)
+
     def set_reason(self, code: str, text: str) -> None:
         """Not ready until :meth:`clear_reason` of the same code; a second call replaces the text."""
         self._reasons[code] = text
@@ -135,6 +143,17 @@ class Lifecycle:
         self._state = to
 
 
+@functools.cache
+def _ready() -> Gauge:
+    return metrics.gauge("pegaflow_process_ready", "1 while /ready says so", into=metrics.process())
+
+
+@functools.cache
+def _info() -> Gauge:
+    name, text = "pegaflow_process_info", "1; its labels say which service this is, and its version"
+    return metrics.gauge(name, text, ("service", "version"), into=metrics.process())
+
+
 def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], lifecycle: Lifecycle) -> int:
     """Run a service on uvloop until `main` returns; `main` waits for ``lifecycle.wait_drain()`` itself.
 
@@ -152,6 +171,7 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, lifecycle.drain, number.name)
         lifecycle.watch.start(loop)
+        lifecycle.show()
         try:
             runner.run(main(loop))
         except StartError as error:

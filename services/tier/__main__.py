@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             health.start()
             if not await _unless_drained(service.start(), lifecycle):
                 return
-            metrics.registry().register(TierCollector(service.state))
+            metrics.registry().register(TierCollector(service.state, service.mover_counts))
             await lifecycle.wait_drain()
             await service.drain()
         finally:

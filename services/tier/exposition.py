@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from pegaflow.common.pool import GRANULE
 from pegaflow.services.tier.disk.level import FAILED
@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+_ENDED = "ended_"
 COUNTERS = {
     "sealed": ("pages_sealed", "pages saved by engines of this node and sealed"),
     "sealed_bytes": ("sealed_bytes", "bytes of those pages"),
@@ -61,10 +62,10 @@ COUNTERS = {
 
 
 class TierCollector(Collector):
-    """Shows one `TierState`; the registry keeps it for the life of the process."""
+    """Shows one `TierState` and its mover; the registry keeps it for the life of the process."""
 
-    def __init__(self, state: TierState) -> None:
-        self._state = state
+    def __init__(self, state: TierState, mover: Callable[[], Mapping[str, int] | None] = lambda: None) -> None:
+        self._state, self._mover = state, mover
 
     def collect(self) -> Iterable[Metric]:
         state = self._state
@@ -87,8 +88,28 @@ class TierCollector(Collector):
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)
+        yield from self._movers()
         yield from self._disk()
         yield from self._namespaces()
+
+    def _movers(self) -> Iterable[Metric]:
+        counts = self._mover() or {}
+        gauges = {
+            "movers": ("processes that read from other tiers: 1, or 2 while one is being replaced", counts.get("movers", 0)),
+            "mover_reads": ("READs under way", counts.get("open", 0)),
+            "mover_quarantined_bytes": ("bytes that a given-up READ may still write", counts.get("quarantined_bytes", 0)),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"pegaflow_tier_{name}", text, value=value)
+        spawned = ("pegaflow_tier_mover_starts", "movers that were started, the first one included")
+        yield CounterMetricFamily(*spawned, value=counts.get("spawned", 0))
+        hung = ("pegaflow_tier_mover_hangs", "movers that were killed because they did not answer")
+        yield CounterMetricFamily(*hung, value=counts.get("hung", 0))
+        ended = CounterMetricFamily("pegaflow_tier_mover_reads_ended", "READs by how they ended", labels=["outcome"])
+        for name, count in counts.items():
+            if name.startswith(_ENDED):
+                ended.add_metric([name.removeprefix(_ENDED)], count)
+        yield ended
 
     def _disk(self) -> Iterable[Metric]:
         disk, counts = self._state.disk, self._state.counts

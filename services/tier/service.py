@@ -351,6 +351,10 @@ class TierService:
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
+    def mover_counts(self) -> dict[str, int] | None:
+        """For metrics; None without a mover."""
+        return self._carrier.mover_counts()
+
     def _document(self) -> operate.Document:
         dump = self.state.dump()
         dump["disk"]["threads"] = self._carrier.disk_busy()
@@ -364,7 +368,7 @@ class TierService:
             events=self.events_endpoint,
             control=self.control_endpoint,
             members=len(self._probes),
-            mover=self._carrier.mover_counts(),
+            mover=self.mover_counts(),
             metaserver_known=self._metaservers.known,
             failed_commands=self.failed_commands,
             malformed=self.malformed + self._requests.malformed,

@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     health = HealthServer(lifecycle, config.health_host, config.health_port)
     health.start()
     try:
+        lifecycle.show()
         lifecycle.set_ready()
         with ThreadPoolExecutor(len(config.programs)) as pool:
             watcher = Watcher(config, Supervisord(os.environ[URL]), pool)
