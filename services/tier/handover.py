@@ -190,6 +190,11 @@ class Handover:
         for key in keys:
             del self._left[key], self._tries[key]
 
+    def validate(self) -> None:
+        assert not self._left.keys() - self._seen, "a key that it does not know"
+        assert not self._tries.keys() - self._left.keys(), "tries of a key that has found its end"
+        assert self.on or not (self._left or self._job or self.done)
+
     def view(self) -> dict[str, Any]:
         """For the status: pages by what became of them, over this life of the tier."""
         counts = self._counts

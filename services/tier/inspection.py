@@ -62,6 +62,7 @@ def validate(state: TierState) -> None:
     state.verifier.validate()
     state.disk.validate()
     state.adoption.validate()
+    state.draining.handover.validate()
     refs: Counter[int] = Counter()
     for lease in state.leases.open.values():
         refs.update(id(page) for page in lease.pages)

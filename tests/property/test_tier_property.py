@@ -20,10 +20,10 @@ from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.digest import entry_digest
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Alive, Attach, Attached, SessionBeat
-from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, SEALED, CatalogueBeat, Delta, Located
+from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, SEALED, CatalogueBeat, Delta, Located, NodeList
 from pegaflow.common.wire.messages.loads import Cancel, Hits, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Grant, Intent, Written, keys_digest
-from pegaflow.common.wire.messages.transfer import Pin, Pinned
+from pegaflow.common.wire.messages.transfer import Pin, Pinned, Take, Taken
 from pegaflow.common.wire.version import PROTOCOL
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.page import PageState
@@ -72,6 +72,7 @@ class World(RuleBasedStateMachine):
         self.lookups: dict[int, str] = {}
         self.lookup_keys: dict[int, tuple[list[bytes], list[bytes]]] = {}
         self.leases: dict[int, tuple[str, Hits, list[bytes]]] = {}
+        self.offers: list[commands.AskNodes | commands.Offer] = []
         self.asks = itertools.count(1)
         self.sent = 0
         self.catalogue: dict[bytes, tuple[int, int, int]] = {}
@@ -98,6 +99,8 @@ class World(RuleBasedStateMachine):
                 self.hashes.append(command)
             case commands.Locate():
                 self.locates.append(command)
+            case commands.AskNodes() | commands.Offer():
+                self.offers.append(command)
             case commands.PinAt():
                 self.pins.append(command)
             case commands.Read():
@@ -141,6 +144,7 @@ class World(RuleBasedStateMachine):
             engine = next(name for name, attached in self.sessions.items() if attached.topic == topic)
             keys = self.last_keys
             assert message.digest == keys_digest(keys)
+            assert not (self.tier.draining.asked and message.positions), "a save was granted while the tier drains"
             owed = {p: set(range(SHARDS)) for p in message.positions}
             if owed:
                 self.grants.append((engine, keys, message, owed))
@@ -403,6 +407,34 @@ class World(RuleBasedStateMachine):
     @rule(count=st.integers(1, 24))
     def pin(self, count: int) -> None:
         self.feed(events.Asked("peer", Pin("b", KEYS[:count], SHARDS, 1000)))
+
+    @rule(first=st.sampled_from([0, 4, 8]), count=st.integers(1, 8))
+    def take(self, first: int, count: int) -> None:
+        """Another tier leaves; its pages come as those of a fetch do."""
+        before = self.tier.counts["evicted"]
+        ask = Take("b", 5, "tcp://b", KEYS[first : first + count], u32s([PAGE] * SHARDS))
+        self.feed(events.Asked("peer", ask))
+        assert self.tier.counts["evicted"] == before, "a page went for those of another tier"
+
+    @rule(hand_over=st.booleans(), end=MOSTLY)
+    def drain(self, hand_over: bool, end: bool) -> None:
+        if self.tier.draining.asked and end:
+            self.tier.draining.end()
+        else:
+            self.tier.draining.begin(hand_over)
+
+    @precondition(lambda self: self.offers)
+    @rule(fail=RARELY, count=st.integers(0, 8), alone=RARELY)
+    def offered(self, fail: bool, count: int, alone: bool) -> None:
+        error = RemoteError(ErrorCode.UNREACHABLE, "test")
+        match self.offers.pop(0):
+            case commands.AskNodes(job):
+                names = ["a"] if alone else ["a", "b", "c"]
+                blank, zeros = [""] * len(names), u64s([0] * len(names))
+                nodes = NodeList(names, u64s([5] * len(names)), ["up"] * len(names), blank, blank, blank, zeros, zeros)
+                self.feed(events.NodesAnswer(job, error if fail else nodes))
+            case commands.Offer(job):
+                self.feed(events.TakeAnswer(job, error if fail else Taken(count)))
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 

@@ -304,9 +304,9 @@ def test_systemds_watchdog_is_fed_by_the_loop(tmp_path: Path) -> None:
 def test_a_service_that_rests_is_draining_and_may_go_on() -> None:
     life = Lifecycle("tier")
     life.rest(True)
-    assert life.state is State.STARTING
+    assert str(life.state) == "starting"
     life.set_ready()
-    assert life.state is State.DRAINING, "it was told to rest while it started"
+    assert str(life.state) == "draining", "it was told to rest while it started"
     life.rest(False)
     life.rest(False)
     assert life.ready

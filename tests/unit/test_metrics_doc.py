@@ -39,7 +39,7 @@ def collected(*collectors: Any) -> Metrics:
 
 
 def registered(registry: CollectorRegistry) -> Metrics:
-    made = [one for one in registry._collector_to_names if hasattr(one, "_labelnames")]
+    made: list[Any] = [one for one in registry._collector_to_names if hasattr(one, "_labelnames")]
     return {named(one._name, one._type): frozenset(one._labelnames) for one in made}
 
 
