@@ -423,10 +423,28 @@ class World(RuleBasedStateMachine):
         else:
             self.tier.draining.begin(hand_over)
 
+    @rule(first=st.sampled_from([0, 4, 8]), taken=st.integers(0, 8), have=st.integers(0, 2))
+    def hand_over_some(self, first: int, taken: int, have: int) -> None:
+        """The usual course: pages are here, others are asked who has them, and take some of them; then everybody goes on."""
+        self.tier.draining.end()
+        self.offers.clear()
+        self.save_all("p", first, 4)
+        self.tier.draining.begin(True)
+        self.time(1.0, True)
+        self.offered(fail=False, count=0, alone=False)
+        for ask in [ask for ask in self.locates if ask.holes]:
+            self.locates = [other for other in self.locates if other is not ask]
+            owners = u32s(0 if i < have else NO_OWNER for i in range(len(ask.keys)))
+            states = bytes(SEALED if i < have else GONE for i in range(len(ask.keys)))
+            self.feed(events.LocateAnswer(ask.ask, Located(states, 1, owners, ["b"], u64s([5]), ["tcp://b"])))
+        self.offered(fail=False, count=taken, alone=False)
+
     @precondition(lambda self: self.offers)
     @rule(fail=RARELY, count=st.integers(0, 8), alone=RARELY)
     def offered(self, fail: bool, count: int, alone: bool) -> None:
         error = RemoteError(ErrorCode.UNREACHABLE, "test")
+        if not self.offers:
+            return
         match self.offers.pop(0):
             case commands.AskNodes(job):
                 names = ["a"] if alone else ["a", "b", "c"]

@@ -169,6 +169,10 @@ def test_node_list() -> None:
         ("a", A1, "up", 1, 1),
         ("b", B1, "syncing", 0, 0),
     ]
+    script.hello("a", A1, draining=True)
+    [reply] = script.feed(Asked("n", Nodes()))
+    assert isinstance(reply, Reply) and isinstance(reply.message, NodeList)
+    assert reply.message.states == ["draining", "syncing"]
 
 
 def test_beats_come_each_heartbeat() -> None:
