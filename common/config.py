@@ -26,14 +26,14 @@ import json
 import os
 import sys
 import tomllib
-import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from pegaflow.common import faults
+from pegaflow.common.options import Kind, convert, info_of, kind_of, option
 from pegaflow.common.quantity import duration, size
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import LocalError
@@ -47,7 +47,6 @@ SECTIONS: Final = ("tier", "metaserver", "router", "watch", "cli")
 """Tables that may appear in the file; a service reads only its own."""
 
 _FILE_VARIABLE: Final = "PEGAFLOW_CONFIG"
-_METADATA: Final = "pegaflow.option"
 
 T = TypeVar("T")
 
@@ -64,36 +63,6 @@ class Loaded(Generic[T]):
 
     value: T
     sources: Mapping[str, str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Option:
-    help: str
-    parse: Callable[[str], Any] | None
-    check: Callable[[Any], str | None] | None
-    secret: bool
-
-
-def option(
-    default: T,
-    *,
-    help: str,
-    parse: Callable[[str], Any] | None = None,
-    check: Callable[[Any], str | None] | None = None,
-    secret: bool = False,
-) -> T:
-    """A dataclass field that is also a flag, a TOML key and an environment variable.
-
-    Args:
-        default: the value when no layer names the field; not checked by `check`.
-        help: one line for ``--help``.
-        parse: text → value; raises ValueError. Default: by the field's type. For `tuple` fields: one element's.
-        check: returns what is wrong with a value, or None.
-        secret: ``--print-config`` shows only whether it is set.
-    """
-    info = _Option(help=help, parse=parse, check=check, secret=secret)
-    field: T = dataclasses.field(default=default, metadata={_METADATA: info})
-    return field
 
 
 def load(
@@ -152,7 +121,7 @@ def render(loaded: Loaded[Any], section: str) -> str:
     for field in dataclasses.fields(loaded.value):
         value = getattr(loaded.value, field.name)
         source = loaded.sources[field.name]
-        if _info(field).secret and value:
+        if info_of(field).secret and value:
             lines.append(f"# {field.name} is set  # {source}")
         elif value is None:
             lines.append(f"# {field.name} is not set  # {source}")
@@ -172,7 +141,7 @@ def _resolve(
     environ = os.environ if environ is None else environ
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(cls)
-    kinds = {name: _kind(name, hints[name]) for name in fields}
+    kinds = {name: kind_of(name, hints[name]) for name in fields}
     asked = _parser(prog, description, section, fields, kinds).parse_args(argv)
 
     raw: dict[str, tuple[str, Any]] = {}
@@ -201,7 +170,7 @@ def _resolve(
     sources = dict.fromkeys(fields, "default")
     for name, (source, value) in raw.items():
         try:
-            values[name] = _convert(kinds[name], _info(fields[name]), value)
+            values[name] = convert(kinds[name], info_of(fields[name]), value)
         except ValueError as error:
             raise ConfigError(f"{source}: {name}: {error}") from None
         sources[name] = source
@@ -209,88 +178,6 @@ def _resolve(
         return Loaded(value=cls(**values), sources=sources), asked
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Kind:
-    """A field's type taken apart: `base`, or `base | None`, or `tuple[base, ...]`."""
-
-    base: type[Any]
-    many: bool = False
-    optional: bool = False
-
-
-def _kind(name: str, hint: Any) -> _Kind:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _Kind(base=args[0], many=True)
-    if origin in (typing.Union, types.UnionType) and len(args) == 2 and args[1] is type(None):
-        return _Kind(base=args[0], optional=True)
-    if isinstance(hint, type):
-        return _Kind(base=hint)
-    raise TypeError(f"field {name}: {hint} is not a type that a config field can have")
-
-
-def _convert(kind: _Kind, info: _Option, value: Any) -> Any:
-    if kind.many:
-        if not isinstance(value, list):
-            raise ValueError(f"needs a list, got {value!r}")
-        converted: Any = tuple(_convert_one(kind.base, info.parse, part) for part in value)
-    elif kind.optional and value == "":
-        converted = None  # the only way to say "not set" over a lower layer that set it
-    else:
-        converted = _convert_one(kind.base, info.parse, value)
-    if info.check is not None and converted is not None:
-        complaint = info.check(converted)
-        if complaint:
-            raise ValueError(complaint)
-    return converted
-
-
-def _convert_one(base: type[Any], parse: Callable[[str], Any] | None, value: Any) -> Any:
-    if isinstance(value, bool) or base is bool:
-        return _boolean(base, value)
-    if not isinstance(value, str | int | float):
-        raise ValueError(f"needs {_article(base)}, got {value!r}")
-    if parse is not None:
-        return parse(str(value))
-    if base in (str, Path) and not isinstance(value, str):
-        raise ValueError(f"needs {_article(base)}, got {value!r}")
-    if issubclass(base, Enum):
-        names = [str(member.value) for member in base]
-        text = str(value).strip().lower()
-        if text not in names:
-            raise ValueError(f"{value!r} is not one of {', '.join(names)}")
-        return base(text)
-    try:
-        return base(str(value).strip())
-    except ValueError:
-        raise ValueError(f"needs {_article(base)}, got {value!r}") from None
-
-
-def _boolean(base: type, value: Any) -> bool:
-    if base is not bool:
-        raise ValueError(f"needs {_article(base)}, got {str(value).lower()}")
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text in ("true", "1", "yes", "on"):
-        return True
-    if text in ("false", "0", "no", "off"):
-        return False
-    raise ValueError(f"needs true or false, got {value!r}")
-
-
-def _article(base: type) -> str:
-    names = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
-    return names.get(base, f"a {base.__name__}")
-
-
-def _info(field: dataclasses.Field[Any]) -> _Option:
-    info = field.metadata.get(_METADATA)
-    if not isinstance(info, _Option):
-        raise TypeError(f"config field {field.name} was not made with option()")
-    return info
 
 
 class _Parser(argparse.ArgumentParser):
@@ -303,7 +190,7 @@ def _parser(
     description: str,
     section: str,
     fields: Mapping[str, dataclasses.Field[Any]],
-    kinds: Mapping[str, _Kind],
+    kinds: Mapping[str, Kind],
 ) -> argparse.ArgumentParser:
     # Abbreviated flags would change meaning when a later version adds a flag.
     parser = _Parser(prog=prog, description=description, allow_abbrev=False)
@@ -313,7 +200,7 @@ def _parser(
     parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
     for name, field in fields.items():
         flag = "--" + name.replace("_", "-")
-        info, kind = _info(field), kinds[name]
+        info, kind = info_of(field), kinds[name]
         shown = f"{info.help} (default: {_shown(field.default)})".replace("%", "%%")
         if kind.base is bool and not kind.many:
             parser.add_argument(flag, dest=name, help=shown, action=argparse.BooleanOptionalAction)

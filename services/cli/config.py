@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from pegaflow.common.config import duration, option
 
 
+def _above_0(value: float) -> str | None:
+    return None if value > 0 else "must be above 0"
+
+
 @dataclass(frozen=True, slots=True)
 class CliConfig:
     """Table [cli] of the configuration file, variables PEGAFLOW_CLI_…"""
 
     metaserver: tuple[str, ...] = option((), help="request endpoints of metaservers (default: tcp://127.0.0.1:7400)")
     tier: tuple[str, ...] = option((), help="request endpoints of tiers to look at besides those a metaserver knows")
-    timeout: float = option(2.0, help="how long to wait for each answer", parse=duration)
+    timeout: float = option(2.0, help="how long to wait for each answer", parse=duration, check=_above_0)
 
 
 DEFAULT_METASERVER = "tcp://127.0.0.1:7400"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
 
 from pegaflow.common import clock, logs
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
+from pegaflow.common.live_config import LiveConfig
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.metaserver.metrics import MetaserverMetrics
 from pegaflow.services.metaserver.service import MetaserverService
@@ -16,20 +18,23 @@ from pegaflow.services.metaserver.service import MetaserverService
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM, SIGINT or `drain`. Exit codes: 0, 70, 75 (port in use), 78 (configuration)."""
-    config = load(
+    loaded = load(
         MetaserverConfig,
         section="metaserver",
         prog="pegaflow-metaserver",
         description="Tells tiers which tier holds which page.",
         argv=argv,
-    ).value
+    )
+    config, live = loaded.value, LiveConfig.of(loaded, "metaserver", argv)
     logs.setup("metaserver", config.node, config.log_level)
     lifecycle = Lifecycle("metaserver")
-    return run(lambda loop: _serve(config, lifecycle, loop), lifecycle)
+    return run(lambda loop: _serve(live, lifecycle, loop), lifecycle)
 
 
-async def _serve(config: MetaserverConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
-    service = MetaserverService(config, lifecycle, loop)
+async def _serve(live: LiveConfig[MetaserverConfig], lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
+    loop.add_signal_handler(signal.SIGHUP, live.reload)
+    config = live.value
+    service = MetaserverService(config, lifecycle, loop, live.view)
     shown = MetaserverMetrics()
     health = HealthServer(
         lifecycle,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import option
+from pegaflow.common.endpoints import apart
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.wire.errors import LocalError
 
@@ -49,4 +50,8 @@ class MetaserverConfig:
     store_prefix: str = option("pegaflow", help="what the names of keys in a shared store begin with", check=_prefix)
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version")
     health_port: int = option(0, help="port of the same; 0: off", check=_port)
-    log_level: str = option("info", help="debug, info, warning or error", check=_level)
+    log_level: str = option("info", help="debug, info, warning or error", check=_level, reload=True)
+
+    def __post_init__(self) -> None:
+        named = {name: getattr(self, name) for name in ("requests", "events", "control")}
+        apart(named, health_host=self.health_host, health_port=self.health_port)

@@ -22,6 +22,7 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.live_config import Options
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.common.wire.messages import operate
@@ -59,7 +60,10 @@ log = logs.get(__name__)
 class MetaserverService:
     """One life of a metaserver. `start` binds and returns; `close` ends everything."""
 
-    def __init__(self, config: MetaserverConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: MetaserverConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop, options: Options = list
+    ) -> None:
+        self._options = options
         self._config, self._lifecycle, self._loop = config, lifecycle, loop
         self.epoch = clock.random_u64()
         self._started_at = clock.now()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -13,24 +12,25 @@ from typing import Any
 from pegaflow.common import logs
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
+from pegaflow.common.live_config import LiveConfig
 from pegaflow.services.router import members
-from pegaflow.services.router.api_keys import BadKeys
 from pegaflow.services.router.app import Collaborators, RouterApp, create_app
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.server import EXPIRY_SECONDS, Server
-from pegaflow.services.router.tls import BadCertificate, Certificate
+from pegaflow.services.router.tls import Certificate
 
 log = logs.get(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config = load(
+    loaded = load(
         RouterConfig,
         section="router",
         prog="pegaflow-router",
         description="Routes OpenAI requests to vLLM engines, splitting each over prefill and decode.",
         argv=argv,
-    ).value
+    )
+    config, live = loaded.value, LiveConfig.of(loaded, "router", argv)
     node = config.node or socket.gethostname()
     logs.setup("router", node, config.log_level)
     parts = Collaborators.of(config)
@@ -38,13 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     certificate = config.certificate()
 
     def serve(loop: asyncio.AbstractEventLoop) -> Coroutine[Any, Any, None]:
-        arguments = sys.argv[1:] if argv is None else argv
-
-        def reload() -> None:
-            members.reload(config, arguments, os.environ, parts.engines)
-            _reload(app, certificate)
-
-        loop.add_signal_handler(signal.SIGHUP, reload)
+        live.apply = lambda value, _: _apply(value, config, app, certificate, parts)
+        loop.add_signal_handler(signal.SIGHUP, live.reload)
         return _serve(config, app, certificate, parts)
 
     return run(serve, parts.lifecycle)
@@ -82,15 +77,21 @@ async def _drain(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle, ser
     server.force_exit = True
 
 
-def _reload(app: RouterApp, certificate: Certificate | None) -> None:
-    """SIGHUP: what is wrong now is logged, and what was right before stays in use. Open requests go on."""
-    for what, reload in (("api_keys", app.guard.reload), ("certificate", certificate.reload if certificate else None)):
-        if reload is None:
-            continue
-        try:
-            reload()
-        except (BadKeys, BadCertificate) as error:
-            log.error("reload_failed", what=what, text=str(error))
+def _apply(
+    value: RouterConfig, config: RouterConfig, app: RouterApp, certificate: Certificate | None, parts: Collaborators
+) -> None:
+    """SIGHUP: engines, clients' keys, certificate and timeouts are those of now. Open requests go on.
+
+    Raises ValueError if something is wrong, and then everything stays as it was.
+    """
+    fresh = value.guard()
+    if certificate is not None:
+        certificate.check()
+    members.become(config, value, parts.engines)
+    app.guard.become(fresh)
+    if certificate is not None:
+        certificate.reload()
+    parts.upstream.timeouts = value.timeouts()
     log.info("reloaded", what="clients", names=sorted(app.guard.names))
 
 

@@ -7,12 +7,12 @@ class Admission:
     """`limit`: open requests per name; 0: no limit. Each `enter` that returns True needs one `leave`."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._open: dict[str, int] = {}
 
     def enter(self, name: str) -> bool:
         count = self._open.get(name, 0)
-        if self._limit and count >= self._limit:
+        if self.limit and count >= self.limit:
             return False
         self._open[name] = count + 1
         return True
@@ -28,6 +28,6 @@ class Admission:
         return self._open.get(name, 0)
 
     def validate(self) -> None:
-        """Raises AssertionError unless every count is within its bounds."""
+        """Raises AssertionError unless every count is within its bounds, as long as `limit` was not lowered."""
         for name, count in self._open.items():
-            assert 0 < count <= (self._limit or count), f"{name} has {count} open"
+            assert 0 < count <= (self.limit or count), f"{name} has {count} open"

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
+from pegaflow.common.endpoints import apart
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.router.allowed import Allowed, HostPort
@@ -65,6 +66,10 @@ def _upstreams(values: tuple[str, ...]) -> str | None:
     return None
 
 
+def _list(values: tuple[str, ...]) -> str:
+    return ", ".join(values) or "empty"
+
+
 def _positive(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
@@ -96,9 +101,9 @@ class RouterConfig:
 
     host: str = option("127.0.0.1", help="address to listen on")
     port: int = option(8000, help="port to listen on; 0: any", check=_port)
-    prefill: tuple[str, ...] = option((), help="base URL of a prefill engine; repeatable", parse=_url, check=_urls)
-    decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls)
-    engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls)
+    prefill: tuple[str, ...] = option((), help="base URL of a prefill engine; repeatable", parse=_url, check=_urls, reload=True)
+    decode: tuple[str, ...] = option((), help="base URL of a decode engine; repeatable", parse=_url, check=_urls, reload=True)
+    engine: tuple[str, ...] = option((), help="base URL of a mixed engine; repeatable", parse=_url, check=_urls, reload=True)
     policy: Policy = option(Policy.LEAST_LOADED, help="which engine of a role gets a request")
     pd_first_token: bool = option(False, help="forward the prefill engine's token, so that decode never prefills")
     pd_decode_api: DecodeApi = option(DecodeApi.AUTO, help="how chat ids reach the decode engine")
@@ -111,13 +116,15 @@ class RouterConfig:
     )
     breaker_failures: int = option(5, help="failures in a row after which an engine gets a pause; 0: never", check=_not_negative)
     breaker_pause: float = option(5.0, help="its first pause; later ones double", parse=duration, check=_positive)
-    connect_timeout: float = option(5.0, help="to connect to an engine", parse=duration, check=_positive)
-    prefill_timeout: float = option(300.0, help="for the prefill engine's answer", parse=duration, check=_positive)
-    answer_timeout: float = option(3600.0, help="for an answer that is not streamed", parse=duration, check=_positive)
-    first_byte_timeout: float = option(
-        300.0, help="before a stream's first byte: a decode engine's queue", parse=duration, check=_positive
+    connect_timeout: float = option(5.0, help="to connect to an engine", parse=duration, check=_positive, reload=True)
+    prefill_timeout: float = option(300.0, help="for the prefill engine's answer", parse=duration, check=_positive, reload=True)
+    answer_timeout: float = option(
+        3600.0, help="for an answer that is not streamed", parse=duration, check=_positive, reload=True
     )
-    idle_timeout: float = option(300.0, help="of silence within a stream", parse=duration, check=_positive)
+    first_byte_timeout: float = option(
+        300.0, help="before a stream's first byte: a decode engine's queue", parse=duration, check=_positive, reload=True
+    )
+    idle_timeout: float = option(300.0, help="of silence within a stream", parse=duration, check=_positive, reload=True)
     health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
     health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
     drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
@@ -127,7 +134,7 @@ class RouterConfig:
     max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
     max_header: int = option(32 << 10, help="bytes of a request's head", parse=size, check=_positive)
     api_keys_file: str = option("", help="file with one client's key per line, name:key; none: every client may come in")
-    max_requests_per_key: int = option(0, help="open requests of one API key; 0: no limit", check=_not_negative)
+    max_requests_per_key: int = option(0, help="open requests of one API key; 0: no limit", check=_not_negative, reload=True)
     tls_cert: str = option("", help="PEM file with the certificate chain to show clients")
     tls_key: str = option("", help="PEM file with its key")
     engine_api_key: str = option(
@@ -150,23 +157,36 @@ class RouterConfig:
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version without key and TLS")
     health_port: int = option(0, help="port of the same; 0: off", check=_port)
     node: str = option("", help="this node's name in log lines")
-    log_level: str = option("info", help="|".join(LEVELS), check=_level)
+    log_level: str = option("info", help="|".join(LEVELS), check=_level, reload=True)
 
     def __post_init__(self) -> None:
         if self.engine and (self.prefill or self.decode):
-            raise ValueError("either engine, or prefill and decode: a mixed engine has no part in a split request")
+            other = "prefill" if self.prefill else "decode"
+            raise ValueError(
+                f"engine is {_list(self.engine)} and {other} {_list(getattr(self, other))}: a mixed engine has no part in a split"
+                " request, give either engine, or prefill and decode"
+            )
         if bool(self.prefill) != bool(self.decode):
-            raise ValueError("prefill and decode engines are needed together")
+            raise ValueError(f"prefill is {_list(self.prefill)} and decode {_list(self.decode)}: they are needed together")
         if not self.engine and not self.prefill:
             raise ValueError("no engines: give --engine, or --prefill and --decode")
         if self.pd_first_token and not self.prefill:
-            raise ValueError("pd_first_token needs prefill and decode engines")
+            raise ValueError(f"pd_first_token is true and engine {_list(self.engine)}: it needs prefill and decode engines")
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ValueError("tls_cert and tls_key are needed together")
+            raise ValueError(f"tls_cert is {self.tls_cert!r} and tls_key {self.tls_key!r}: they are needed together")
+        self._check_metaserver()
+        listens = {"port": f"tcp://{self.host}:{self.port or '*'}", "control": self.control}
+        apart(listens, health_host=self.health_host, health_port=self.health_port)
         self.allowed()
         # Read here, so that a wrong file is a config error, also for --check-config.
         self.guard()
         self.certificate()
+
+    def _check_metaserver(self) -> None:
+        if bool(self.metaserver) != bool(self.metaserver_events):
+            raise ValueError(
+                f"metaserver is {self.metaserver!r} and metaserver_events {self.metaserver_events!r}: they are needed together"
+            )
 
     def allowed(self) -> Allowed:
         """Raises ValueError."""

@@ -20,7 +20,6 @@ class Guard:
 
     def __init__(self, keys_file: Path | None, limit: int) -> None:
         """Raises BadKeys."""
-        self._file = keys_file
         self._keys = None if keys_file is None else ApiKeys.read(keys_file)
         self._limit = limit
         self.admission = Admission(limit)
@@ -33,10 +32,10 @@ class Guard:
     def names(self) -> frozenset[str]:
         return frozenset({ANYBODY}) if self._keys is None else self._keys.names
 
-    def reload(self) -> None:
-        """Read the keys anew; requests that are open go on. Raises BadKeys, and then keeps the old ones."""
-        if self._file is not None:
-            self._keys = ApiKeys.read(self._file)
+    def become(self, other: Guard) -> None:
+        """Keys and limit of another guard, from the next request on; what is open goes on."""
+        self._keys, self._limit = other._keys, other._limit
+        self.admission.limit = other._limit
 
     def name_of(self, headers: RawHeaders) -> str:
         """Whose request this is. Raises Refused (401)."""

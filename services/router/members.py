@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from pegaflow.common import logs
-from pegaflow.common.config import ConfigError, resolve
 from pegaflow.services.router.config import RouterConfig, base_url
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.failures import named
@@ -14,28 +11,15 @@ from pegaflow.services.router.steps import Role
 log = logs.get(__name__)
 
 
-def reload(config: RouterConfig, argv: Sequence[str], environ: Mapping[str, str], engines: Engines) -> bool:
-    """Read the configuration again and route to the engines that it lists now; False: it cannot be used, nothing changed.
+def become(config: RouterConfig, value: RouterConfig, engines: Engines) -> None:
+    """Route to the engines that `value` lists; `config` is that of the start. Raises ValueError, and then changes nothing.
 
-    Everything else in it counts from the next start. What the control socket changed is forgotten.
+    What the control socket changed is forgotten.
     """
-    try:
-        loaded = resolve(RouterConfig, section="router", prog="pegaflow-router", argv=argv, environ=environ).value
-    except ConfigError as error:
-        log.error("reload_failed", what="engines", code=error.code, text=str(error))
-        return False
-    if bool(loaded.engine) != bool(config.engine):
-        log.error(
-            "reload_failed", what="engines", code=ConfigError.code, text="mixed engines need a restart to take turns with P/D"
-        )
-        return False
-    try:
-        change = engines.become(loaded.listed())
-    except ValueError as error:  # the list of upstreams is that of the start
-        log.error("reload_failed", what="engines", code=ConfigError.code, text=str(error))
-        return False
+    if bool(value.engine) != bool(config.engine):
+        raise ValueError("mixed engines need a restart to take turns with P/D")
+    change = engines.become(value.listed())
     log.info("reloaded", what="engines", added=change.added, removed=change.removed)
-    return True
 
 
 def add(engines: Engines, role: str, url: str) -> None:

@@ -19,9 +19,13 @@ class Certificate:
         self._key = key
         self.context = _context(cert, key)
 
+    def check(self) -> None:
+        """Whether `reload` can work now. Raises BadCertificate."""
+        _context(self._cert, self._key)
+
     def reload(self) -> None:
         """Raises BadCertificate, and then shows the old one."""
-        _context(self._cert, self._key)  # a context that failed to load one may be left with half of it
+        self.check()  # a context that failed to load one may be left with half of it
         _load(self.context, self._cert, self._key)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from pegaflow.common import logs, metrics
 from pegaflow.common.config import load
 from pegaflow.common.health import HealthServer
 from pegaflow.common.lifecycle import Lifecycle, run
+from pegaflow.common.live_config import LiveConfig
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.exposition import TierCollector
 from pegaflow.services.tier.service import TierService
@@ -26,12 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Keeps the KV pages of one node: engines save into it and load from it, other tiers read from it.",
         argv=argv,
     )
-    config = loaded.value
+    config, live = loaded.value, LiveConfig.of(loaded, "tier", argv)
     logs.setup("tier", config.node, config.log_level)
     lifecycle = Lifecycle("tier")
 
     async def serve(loop: asyncio.AbstractEventLoop) -> None:
-        service = TierService(config, lifecycle, loop)
+        service = TierService(config, lifecycle, loop, live.view)
+        live.apply = service.retune
+        loop.add_signal_handler(signal.SIGHUP, live.reload)
         health = HealthServer(lifecycle, config.health_host, config.health_port)
         try:
             health.start()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.config import duration, option, size
+from pegaflow.common.endpoints import apart, is_local
+from pegaflow.common.logs import LEVELS
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.runtime_dir import default_runtime_dir
 from pegaflow.common.wire.errors import LocalError
@@ -67,6 +69,14 @@ def _quotas(values: tuple[str, ...]) -> str | None:
     return None if len(names) == len(set(names)) else "a fingerprint has two quotas"
 
 
+def _port(value: int) -> str | None:
+    return None if 0 <= value < 65536 else "a port is 0 (off) to 65535"
+
+
+def _level(value: str) -> str | None:
+    return None if value in LEVELS else f"one of {', '.join(LEVELS)}"
+
+
 def _timeout(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
@@ -83,10 +93,16 @@ class TierConfig:
     pool_dir: Path = option(Path("/dev/shm/pegaflow"), help="where the pool lives: tmpfs or hugetlbfs", parse=Path)
     pool_size: int = option(4 << 30, help="bytes of the pool", parse=size)
     eviction: str = option("lru", help="which pages go first: lru or s3fifo", check=_eviction)
-    quota: tuple[str, ...] = option((), help="FINGERPRINT=SIZE, what a namespace may have at most; repeat it", check=_quotas)
-    quota_default: float = option(1.0, help="the same for namespaces without a quota, fraction of the pool", check=_fraction)
-    evict_high: float = option(1.0, help="evict ahead of need above this fraction of the pool; 1: never", check=_fraction)
-    evict_low: float = option(1.0, help="down to this fraction", check=_fraction)
+    quota: tuple[str, ...] = option(
+        (), help="FINGERPRINT=SIZE, what a namespace may have at most; repeat it", check=_quotas, reload=True
+    )
+    quota_default: float = option(
+        1.0, help="the same for namespaces without a quota, fraction of the pool", check=_fraction, reload=True
+    )
+    evict_high: float = option(
+        1.0, help="evict ahead of need above this fraction of the pool; 1: never", check=_fraction, reload=True
+    )
+    evict_low: float = option(1.0, help="down to this fraction", check=_fraction, reload=True)
     keep_share: float = option(0.25, help="fraction of the pool, and of the disk, that keep requests may hold", check=_fraction)
     disk_dir: str = option("", help="where pages go that leave memory: a folder on a local disk; empty: nowhere")
     disk_size: int = option(0, help="bytes that they may take there", parse=size)
@@ -101,18 +117,22 @@ class TierConfig:
     metaserver: tuple[str, ...] = option((), help="metaserver request endpoint; repeat it for replicas", check=None)
     warm_restart: bool = option(True, help="take over the pages that the tier before left in the pool, and leave one's own")
     verify_on_load: OnLoad = option(
-        OnLoad.NEVER, help="verify local pages before an engine loads them: always, sample or never", parse=OnLoad
+        OnLoad.NEVER, help="verify local pages before an engine loads them: always, sample or never", parse=OnLoad, reload=True
     )
-    verify_sample: int = option(64, help="with verify_on_load = sample: one page in so many", check=_count)
-    scrub_rate: int = option(32 << 20, help="bytes a second that the scrubber verifies in the background; 0: off", parse=size)
+    verify_sample: int = option(64, help="with verify_on_load = sample: one page in so many", check=_count, reload=True)
+    scrub_rate: int = option(
+        32 << 20, help="bytes a second that the scrubber verifies in the background; 0: off", parse=size, reload=True
+    )
     mover: bool = option(True, help="run the NIXL mover; without it pages stay on this node")
     ucx_net_devices: str = option("", help="UCX_NET_DEVICES of the mover, for example mlx5_0:1")
     ucx_tls: str = option("", help="UCX_TLS of the mover, for example rc,cuda_copy or tcp")
     fingerprint: str = option("", help="take only engines with this fingerprint (32 hex digits)", check=_fingerprint)
-    drain_timeout: float = option(10.0, help="how long a drain waits for open loads and saves", parse=duration, check=_timeout)
+    drain_timeout: float = option(
+        10.0, help="how long a drain waits for open loads and saves", parse=duration, check=_timeout, reload=True
+    )
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version")
-    health_port: int = option(0, help="port of the same; 0: off")
-    log_level: str = option("info", help="debug, info, warning or error")
+    health_port: int = option(0, help="port of the same; 0: off", check=_port)
+    log_level: str = option("info", help="debug, info, warning or error", check=_level, reload=True)
 
     def __post_init__(self) -> None:
         if self.runtime_dir == Path():
@@ -127,16 +147,43 @@ class TierConfig:
                 raise ValueError(f"metaserver {wrong}")
         if wrong := _endpoint(self.ipc("requests")):
             raise ValueError(f"runtime_dir is too long: {wrong}")
+        self._check_quotas()
+        self._check_network()
 
     def _check_disk(self) -> None:
         if bool(self.disk_dir) != bool(self.disk_size):
-            raise ValueError("disk_dir and disk_size go together: where pages go, and how many bytes of them")
+            raise ValueError(
+                f"disk_dir is {self.disk_dir!r} and disk_size {self.disk_size}: they go together, where pages go and how much"
+            )
         if not self.disk_dir:
             return
         if self.disk_size < MIN_DISK:
             raise ValueError(f"disk_size {self.disk_size} is below {MIN_DISK >> 20} MiB")
         if self.evict_high >= 1:
-            raise ValueError("disk_dir needs evict_high below 1: pages go to disk when they are evicted ahead of need")
+            raise ValueError(
+                f"disk_dir is {self.disk_dir!r}, but evict_high {self.evict_high:g}: pages go to disk when they are evicted"
+                " ahead of need, which begins below 1"
+            )
+
+    def _check_quotas(self) -> None:
+        for text in self.quota:
+            name, amount = _quota(text)
+            if amount > self.pool_size:
+                raise ValueError(f"quota of {name.hex()} is {amount} bytes, pool_size {self.pool_size}")
+
+    def _check_network(self) -> None:
+        """What other nodes are told must be what they can use."""
+        if self.advertise_host and not (self.requests or self.events or self.control):
+            raise ValueError(f"advertise_host is {self.advertise_host!r}, but requests, events and control are empty")
+        if bool(self.requests) != bool(self.events):
+            raise ValueError(
+                f"requests is {self.requests!r} and events {self.events!r}: another node needs both, to ask and to hear"
+            )
+        for endpoint in self.metaserver:
+            if not self.requests and not is_local(endpoint):
+                raise ValueError(f"metaserver is {endpoint}, but requests is empty: other nodes could not read from this one")
+        named = {name: getattr(self, name) for name in ("requests", "events", "control")}
+        apart(named, health_host=self.health_host, health_port=self.health_port)
 
     def ipc(self, name: str) -> str:
         """The node-local endpoint of one socket."""

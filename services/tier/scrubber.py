@@ -14,7 +14,7 @@ class Scrubber:
     """Walks over the index, `rate` bytes a second (0: never), one batch at a time. Holds no page: it is in nobody's way."""
 
     def __init__(self, pages: Pages, verifier: Verifier, counts: dict[str, int], rate: float) -> None:
-        self._pages, self._verifier, self._counts, self._rate = pages, verifier, counts, rate
+        self._pages, self._verifier, self._counts, self.rate = pages, verifier, counts, rate
         self._credit = 0.0
         self._ticked_at: float | None = None
         self._round: list[bytes] = []
@@ -22,12 +22,12 @@ class Scrubber:
 
     def tick(self, now: float) -> None:
         """Starts a batch when enough time has passed since the last one."""
-        if not self._rate:
+        if not self.rate:
             return
-        batch = min(self._rate * PAUSE_S, JOB_BYTES)
+        batch = min(self.rate * PAUSE_S, JOB_BYTES)
         passed = now - self._ticked_at if self._ticked_at is not None else 0.0
         self._ticked_at = now
-        self._credit = min(self._credit + self._rate * passed, batch)
+        self._credit = min(self._credit + self.rate * passed, batch)
         if self._busy or self._credit < batch:
             return
         pages = self._next()

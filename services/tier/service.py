@@ -21,6 +21,7 @@ from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.live_config import Options
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
@@ -35,6 +36,7 @@ from pegaflow.services.tier.drain_mark import DrainMark
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
+from pegaflow.services.tier.retune import retune
 from pegaflow.services.tier.state import Place, TierState
 from pegaflow.services.tier.stray_locks import STRAY_S, StrayLocks
 
@@ -53,7 +55,12 @@ class TierService:
     _events: EventPublisher
     requests_endpoint: str
 
-    def __init__(self, config: TierConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: TierConfig, lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop, options: Options = list
+    ) -> None:
+        """`options`: the configuration in use, for whoever asks."""
+        self._options = options
+        self._serving = False
         self._config, self._lifecycle, self._loop = config, lifecycle, loop
         self.epoch = clock.random_u64()
         self._started_at = clock.now()
@@ -132,7 +139,6 @@ class TierService:
         config, factory, loop = self._config, self._factory, self._loop
         config.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._serving = False
         self._requests = RpcServer(factory, loop, config.ipc("requests"), self.epoch, self._asked, clock.now)
         self._control = RpcServer(factory, loop, config.ipc("control"), self.epoch, self._commanded, clock.now)
         self._events = EventPublisher(factory, loop, config.ipc("events"), config.node, self.epoch)
@@ -226,6 +232,13 @@ class TierService:
         self._factory.close()
         faults.reach(Point.TIER_CLOSE_BEFORE_FILES)
         self._life.close(in_use=carrier is not None and carrier.disk_hangs)
+
+    def retune(self, config: TierConfig, changed: frozenset[str]) -> None:
+        """Takes what a reload has changed into use. Raises ValueError before the start is over."""
+        if not self._serving:
+            raise ValueError("the tier is starting")
+        self._config = config
+        retune(self.state, config)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 

@@ -54,10 +54,14 @@ class Verifier:
         every: int = 0,
     ) -> None:
         self._pages, self._out, self._counts, self._jobs, self._wake = pages, out, counts, jobs, wake
-        self.on_load = every > 0
-        self._every, self._skipped = every, 0
+        self.retune(every)
         self.open: dict[int, tuple[list[Page], _Check]] = {}
         self._adopting: set[Page] = set()
+
+    def retune(self, every: int) -> None:
+        """As at the start."""
+        self.on_load = every > 0
+        self._every, self._skipped = every, 0
 
     def first_use(self, pages: Iterable[Page]) -> None:
         """Starts what is not under way yet for pages that are not verified; their keys are woken when it is known."""

@@ -38,9 +38,14 @@ class Process:
 
     async def hang_up(self) -> None:
         """SIGHUP, and wait until it was dealt with."""
-        count = len(self._of("reloaded", what="clients")) + 1
+        ends = ("reloaded", "reload_failed")
+        count = sum(len(self._of(event, what="config")) for event in ends) + 1
         self.process.send_signal(signal.SIGHUP)
-        await self.logged("reloaded", count, what="clients")
+        async with self._written:
+            await self._written.wait_for(
+                lambda: sum(len(self._of(event, what="config")) for event in ends) >= count or self._reading.done()
+            )
+        assert not self._reading.done(), self.raw.decode()
 
     async def ended(self) -> None:
         if self.process.returncode is None:

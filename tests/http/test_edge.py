@@ -88,7 +88,7 @@ def test_keys_are_asked_for_and_changed_while_requests_run(tmp_path: Path) -> No
 
                 file.write_text("bob:sk bob\n")  # not right: the old ones stay
                 await running.hang_up()
-                told = await running.logged("reload_failed", what="api_keys")
+                told = await running.logged("reload_failed", what="config")
                 assert told["text"].endswith("keys: line 1: name and key must be printable ASCII without spaces")
                 assert (await ask(session, url, key("sk-bob")))[0] == 200
                 async with session.get(url + "/metrics", headers=key("sk-bob")) as response:

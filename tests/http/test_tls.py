@@ -67,7 +67,7 @@ def test_tls_and_its_certificate_changes_while_a_stream_runs(tmp_path: Path) -> 
                 assert await shown(running) == "new.example"
                 Path(key).write_text("nonsense")
                 await running.hang_up()
-                await running.logged("reload_failed", what="certificate")
+                await running.logged("reload_failed", what="config")
                 assert await shown(running) == "new.example"
                 go_on.set()
                 assert b"engine_interrupted" in await response.read()  # the stream lived through all of it
@@ -89,7 +89,7 @@ def test_what_cannot_be_shown_is_refused_at_start(tmp_path: Path) -> None:
     engine = ("--engine", "http://127.0.0.1:9")
     mismatched = (*engine, "--tls-cert", cert, "--tls-key", others_key)
     for argv, said in (
-        ((*engine, "--tls-cert", cert), "tls_cert and tls_key are needed together"),
+        ((*engine, "--tls-cert", cert), "they are needed together"),
         (mismatched, "the key does not belong to the certificate"),
         ((*engine, "--tls-cert", cert, "--tls-key", str(tmp_path / "none")), "No such file"),
         ((*engine, "--tls-cert", str(tmp_path), "--tls-key", key), "Is a directory"),

@@ -59,6 +59,12 @@ class Shares:
         for space in list(self.by_name.values()):
             self.forget(space)
 
+    def retune(self, options: SpaceOptions) -> None:
+        """New quotas. A namespace above its own gives up pages when it next saves one."""
+        self._options = options
+        for space in self.by_name.values():
+            space.quota = self._quota(space.name)
+
     def of(self, name: bytes) -> Namespace:
         space = self.by_name.get(name)
         if space is None:

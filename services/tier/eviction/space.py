@@ -10,6 +10,7 @@ in the queues, so that a pool full of leased or kept pages costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pegaflow.common.pool import GRANULE
@@ -260,6 +261,11 @@ class Space:
     def trimming(self) -> bool:
         """Whether the next tick has pages to evict."""
         return self._trimming
+
+    def retune(self, options: SpaceOptions) -> None:
+        """Other watermarks and quotas from now on; `policy` stays what it was."""
+        self._options = replace(options, policy=self._options.policy)
+        self.shares.retune(self._options)
 
     def tick(self) -> None:
         """Above the high watermark: evicts down to the low one, some pages at a time, so that grants find free slots."""
