@@ -3,29 +3,104 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 from pegaflow.common.version import package_version
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.services.cli import engine, monitor, status
 from pegaflow.services.cli.target import UsageError
 
+EX_WRONG = 1
 EX_USAGE = 2
+EX_STOPPED = 130
+
+QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
+    ("Is everybody well?", (status,)),
+    ("What is going on?", (monitor,)),
+    ("What can I change?", (engine,)),
+)
+"""Commands by the question they answer. A command's module has NAME, HELP and `add_parser(commands)`."""
+
+_EPILOG = """\
+Exit codes: 0 well, 1 something is not (it says what), 2 wrong usage. Data is on stdout, talk on stderr.
+Looks at the metaserver on this machine unless --metaserver or --tier says otherwise, or [cli] in $PEGAFLOW_CONFIG.
+docs/cli.md has every command with its columns; `pegaflow COMMAND --help` its options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Exit codes: 0 all is well, 1 something is not (see the command), 2 wrong usage."""
-    parser = argparse.ArgumentParser(prog="pegaflow", description="Looks at a running PegaFlow.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (status, monitor, engine):
-        command.add_parser(commands)
-    args = parser.parse_args(argv)
+    """Runs one command. Exit codes: 0 all is well, 1 something is not (see the command), 2 wrong usage.
+
+    Whatever goes wrong is one line on stderr; `--debug` shows where it came from.
+    """
+    args = build().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return EX_STOPPED
+    except BrokenPipeError:  # the reader, `head` for example, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail again
+        return 0
     except UsageError as error:
-        print(f"pegaflow {args.command}: {error}", file=sys.stderr)
-        return EX_USAGE
+        return _said(args, EX_USAGE, str(error))
+    except PegaflowError as error:
+        return _said(args, EX_WRONG, f"{error.code}: {error.text}")
+    except Exception as error:
+        hint = "" if args.debug else " (--debug shows where)"
+        return _said(args, EX_WRONG, f"{ErrorCode.INTERNAL}: {type(error).__name__}: {' '.join(str(error).split())}{hint}")
+
+
+def _said(args: argparse.Namespace, code: int, line: str) -> int:
+    if args.debug:
+        traceback.print_exc()
+    print(f"pegaflow {args.command}: {line}", file=sys.stderr)
+    return code
+
+
+def build() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="pegaflow",
+        usage="pegaflow COMMAND [OPTION…]",
+        description="Looks at a running PegaFlow.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
+    parser.add_argument("--debug", action="store_true", help="show the trace of an error")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog="pegaflow")
+    for _, modules in QUESTIONS:
+        for module in modules:
+            module.add_parser(commands)
+    for leaf in leaves(parser):
+        leaf.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.description = f"{parser.description}\n\n{_by_question()}"
+    return parser
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Parsers of commands that have no commands below."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not below:
+        yield parser
+    for action in below:
+        for one in action.choices.values():
+            yield from leaves(one)
+
+
+def _by_question() -> str:
+    lines: list[str] = []
+    for question, modules in QUESTIONS:
+        lines.append(question)
+        lines += [f"  {module.NAME:<14}{module.HELP}" for module in modules]
+        lines.append("")
+    return "\n".join(lines).rstrip()
 
 
 if __name__ == "__main__":

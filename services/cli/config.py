@@ -17,7 +17,7 @@ class CliConfig:
 
     metaserver: tuple[str, ...] = option((), help="request endpoints of metaservers (default: tcp://127.0.0.1:7400)")
     tier: tuple[str, ...] = option((), help="request endpoints of tiers to look at besides those a metaserver knows")
-    timeout: float = option(2.0, help="how long to wait for each answer", parse=duration, check=_above_0)
+    timeout: float = option(2.0, help="how long a look at all of them may take", parse=duration, check=_above_0)
 
 
 DEFAULT_METASERVER = "tcp://127.0.0.1:7400"

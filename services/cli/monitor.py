@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -31,10 +30,12 @@ DISCOVER_S = 1.0
 _RAW_BYTES = 64
 
 
+NAME = "monitor"
+HELP = "what is being published, live"
+
+
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "monitor", help="what is being published, live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="prefix of a topic; default: all")
     parser.add_argument("--events", action="append", metavar="URL", help="listen here only; may be repeated")
     target.add_options(parser)
@@ -72,9 +73,6 @@ def run(args: argparse.Namespace) -> int:
     try:
         reached = asyncio.run(monitor.run(at, fixed, args.span))
     except KeyboardInterrupt:
-        return 0
-    except BrokenPipeError:  # the reader, `head` for example, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail again
         return 0
     if not reached:
         print("pegaflow: unreachable: no metaserver answered, so nobody is known to listen to", file=sys.stderr)

@@ -7,11 +7,26 @@ from collections.abc import Sequence
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns as wide as their longest value, without trailing blanks."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequence[Sequence[str]] = ()) -> str:
+    """Left-aligned columns as wide as their longest value, without trailing blanks. `tones`: per cell a colour, or empty."""
+    clean = [[_printable(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *clean, strict=True)]
+    lines = []
+    for number, row in enumerate((head, *clean)):
+        colours = tones[number - 1] if number and tones else [""] * len(row)
+        padded = [value.ljust(width) for value, width in zip(row[:-1], widths[:-1], strict=True)] + list(row[-1:])
+        line = "  ".join(_painted(value, colour) for value, colour in zip(padded, colours, strict=True))
+        lines.append(line.rstrip())
     return "\n".join(lines) + "\n"
+
+
+def _painted(value: str, colour: str) -> str:
+    return f"\x1b[{colour}m{value}\x1b[0m" if colour else value
+
+
+def _printable(value: str) -> str:
+    """Names and texts come from other processes: nothing of them may steer a terminal."""
+    return value if value.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 
 
 def size(count: object) -> str:
@@ -35,3 +50,9 @@ def span(milliseconds: object) -> str:
     while not parts[0][0]:
         parts.pop(0)
     return "".join(f"{value}{unit}" for value, unit in parts[:2])
+
+
+def ago(milliseconds: object) -> str:
+    """How long ago; `-` for what is not a number."""
+    shown = span(milliseconds)
+    return shown if shown == "-" else f"{shown} ago"

@@ -17,7 +17,7 @@ class UsageError(Exception):
 
 
 class Target(NamedTuple):
-    """Request endpoints, and how many seconds each answer may take."""
+    """Request endpoints, and how many seconds a look at all of them may take."""
 
     metaservers: tuple[str, ...]
     tiers: tuple[str, ...]
@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tier", "--endpoint", action="append", metavar="URL", dest="tier", help="request endpoint of a tier; may be repeated"
     )
-    parser.add_argument("--timeout", metavar="TIME", help="how long to wait for each answer, such as 500ms (default: 2s)")
+    parser.add_argument("--timeout", metavar="TIME", help="how long it may take, such as 500ms (default: 2s)")
     parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
 
 

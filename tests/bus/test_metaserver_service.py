@@ -20,6 +20,8 @@ from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, Hello
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, Drain, Dump, LogLevel, Ping, Pong, Status
 from pegaflow.services.cli import status
+from pegaflow.services.cli.cluster import Cluster
+from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.monitor import Monitor
 from pegaflow.services.cli.tap import Tapped
 from pegaflow.services.cli.target import Target
@@ -317,14 +319,17 @@ def test_status_of_the_tool_walks_from_the_metaserver_to_the_tiers() -> None:
         world = World(factory, loop)
         tier = world.tier("a", 1)
         await world.up("a", 1)
-        seen = await status.look(Target((world.service.requests_endpoint,), ("tcp://127.0.0.1:1",), 2.0))
-        assert [(one.service, one.node, one.code) for one in seen] == [
+        async with Cluster(Target((world.service.requests_endpoint,), ("tcp://127.0.0.1:1",), 2.0)) as cluster:
+            seen = await status.look(cluster)
+        assert [(one["service"], one["node"], one["code"]) for one in seen.rows] == [
             ("metaserver", "m", ""),
             ("tier", "?", "deadline"),
             ("tier", "a", ""),
         ]
-        assert status._row(seen[2])[2:7] == ("ready", "1.2s", "3 sealed", "512MiB/1GiB", "0")
-        assert seen[2].as_json()["status"]["free_bytes"] == 1 << 29
+        assert [one.endpoint for one in cluster.wrong] == ["tcp://127.0.0.1:1"]
+        cells = Listing(status.COLUMNS, seen.rows[2:]).render(Output.TABLE).splitlines()[1].split("  ")
+        assert [cell.strip() for cell in cells if cell][2:8] == ["ready", "1.2s", "3 sealed", "512MiB", "1GiB", "0"]
+        assert seen.rows[2]["status"]["free_bytes"] == 1 << 29
         tier.close()
         world.close()
 

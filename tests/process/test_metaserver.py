@@ -191,7 +191,9 @@ def test_the_tool_prints_a_table_and_says_what_is_unreachable(started: list[Meta
         [*status, f"--tier=ipc://{tmp_path}/nobody", "--timeout=1s", "-o", "json"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    assert [(one["service"], one["reachable"]) for one in json.loads(done.stdout)] == [("metaserver", True), ("tier", False)]
+    found = json.loads(done.stdout)
+    assert [(one["service"], one["reachable"]) for one in found["rows"]] == [("metaserver", True), ("tier", False)]
+    assert [one["endpoint"] for one in found["wrong"]] == [f"ipc://{tmp_path}/nobody"]
     done = subprocess.run([*tool, "status", "--metaserver=nonsense"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "nonsense" in done.stderr
     tap = [*tool, "monitor", f"--events=ipc://{tmp_path}/events"]

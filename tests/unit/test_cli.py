@@ -12,10 +12,11 @@ from pegaflow.common.bus.sockets import check_endpoint
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
 from pegaflow.common.wire.messages.catalogue import Delta, NodeUp
+from pegaflow.common.wire.messages.operate import Pong
 from pegaflow.services.cli import monitor, status
 from pegaflow.services.cli.__main__ import main
 from pegaflow.services.cli.config import DEFAULT_METASERVER
-from pegaflow.services.cli.status import Seen
+from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.summary import as_object, summary
 from pegaflow.services.cli.table import size, span, table
 from pegaflow.services.cli.tap import Tapped
@@ -100,8 +101,9 @@ def test_a_line_for_programs() -> None:
     "document", [{}, {"pages": 3, "sessions": None}, {"pages": [], "pool_bytes": "?", "state": 7, "keys": None}]
 )
 def test_a_status_with_other_fields_than_expected_is_shown_all_the_same(document: dict[str, Any]) -> None:
-    row = status._row(Seen("tcp://h:1", "tier", "a", document=document))
-    assert len(row) == len(status.HEAD) and row[0] == "tier"
+    row = status.present("tcp://h:1", Pong("tier", "a", 7, "0.1.0", 5), document)
+    for output in Output:
+        assert "tier" in Listing(status.COLUMNS, [row]).render(output)
 
 
 def args(**given: Any) -> argparse.Namespace:

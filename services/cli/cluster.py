@@ -1,0 +1,152 @@
+"""Whom a command talks to: metaservers, and every tier that one of them knows or the command line names.
+
+Everything is asked at once and under one deadline, `--timeout`: half of it for finding out who is there, the rest for what is
+asked of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from pegaflow.common.bus.rpc import RpcClient
+from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.wire.codec import Message
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
+from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
+from pegaflow.common.wire.messages.operate import Ping, Pong
+from pegaflow.services.cli import output, target
+from pegaflow.services.cli.listing import Listing, Wrong
+from pegaflow.services.cli.target import Target
+
+T = TypeVar("T")
+FINDING = 0.5
+
+
+class Peer(NamedTuple):
+    """One service. `state` and `control` are what a metaserver says of a tier, empty if none was asked."""
+
+    service: str
+    node: str
+    endpoint: str
+    epoch: int = 0
+    state: str = ""
+    control: str = ""
+
+
+class Cluster:
+    """`async with Cluster(at) as cluster`: who answered is in `metaservers` and `tiers`, who did not is in `wrong`.
+
+    A tier that a metaserver names is in `tiers` whether it answers or not; one that is named by its endpoint only if it does.
+    """
+
+    def __init__(self, at: Target) -> None:
+        self._at = at
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + at.timeout_s
+        self._factory = SocketFactory()
+        self._clients: dict[str, RpcClient] = {}
+        self.metaservers: list[Peer] = []
+        self.tiers: list[Peer] = []
+        self.wrong: list[Wrong] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._find()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        self._factory.close()
+
+    async def _find(self) -> None:
+        budget_s = self._at.timeout_s * FINDING
+        named = [Peer("metaserver", "?", url) for url in self._at.metaservers]
+        named += [Peer("tier", "?", url) for url in self._at.tiers]
+        pongs = asyncio.gather(*(self.ask(peer, Ping(), Pong, budget_s) for peer in named))
+        lists = asyncio.gather(*(self._nodes(peer, budget_s) for peer in named if peer.service == "metaserver"))
+        found: dict[tuple[str, int], Peer] = {}
+        for nodes in await lists:
+            for peer in nodes:
+                found.setdefault((peer.node, peer.epoch), peer)
+        for peer, pong in zip(named, await pongs, strict=True):
+            if pong is None:
+                continue
+            seen = peer._replace(service=pong.service, node=pong.node, epoch=pong.epoch)
+            if pong.service == "metaserver":
+                self.metaservers.append(seen)
+            else:
+                found.setdefault((seen.node, seen.epoch), seen)
+        self.tiers = list(found.values())
+
+    async def _nodes(self, peer: Peer, budget_s: float) -> list[Peer]:
+        try:
+            answer = await self.tell(peer, Nodes(), NodeList, budget_s)
+        except PegaflowError as error:
+            if error.code not in (ErrorCode.DEADLINE, ErrorCode.UNREACHABLE):  # else its ping says so
+                self.wrong.append(Wrong(peer.service, peer.node, peer.endpoint, error.code, error.text))
+            return []
+        columns = zip(answer.nodes, answer.requests, answer.epochs, answer.states, answer.control, strict=True)
+        return [Peer("tier", node, url, epoch, state, control) for node, url, epoch, state, control in columns]
+
+    def _client(self, endpoint: str) -> RpcClient:
+        """Raises `PegaflowError` for an endpoint that cannot be used: other processes name them."""
+        if (client := self._clients.get(endpoint)) is None:
+            client = self._clients[endpoint] = RpcClient(self._factory, self._loop, endpoint)
+        return client
+
+    @property
+    def left_s(self) -> float:
+        """What is left of `--timeout`."""
+        return max(0.05, self._deadline - self._loop.time())
+
+    async def tell(self, peer: Peer, message: Message, wanted: type[T], budget_s: float | None = None) -> T:
+        """One question. Raises `PegaflowError`: no answer in time, a refusal, or an answer of another kind."""
+        answer: Any = await self._client(peer.endpoint).request(message, self.left_s if budget_s is None else budget_s)
+        if not isinstance(answer, wanted):
+            raise RemoteError(ErrorCode.BAD_MESSAGE, f"answered {message.KIND} with {type(answer).__name__}")
+        return answer
+
+    async def ask(self, peer: Peer, message: Message, wanted: type[T], budget_s: float | None = None) -> T | None:
+        """One question; None, and a line in `wrong`, if there is no answer to it."""
+        try:
+            return await self.tell(peer, message, wanted, budget_s)
+        except PegaflowError as error:
+            self.wrong.append(Wrong(peer.service, peer.node, peer.endpoint, error.code, error.text))
+            return None
+
+    async def ask_each(self, peers: Sequence[Peer], message: Message, wanted: type[T]) -> list[tuple[Peer, T]]:
+        """One question to many at once; those who answered it, in order."""
+        answers = await asyncio.gather(*(self.ask(peer, message, wanted) for peer in peers))
+        return [(peer, answer) for peer, answer in zip(peers, answers, strict=True) if answer is not None]
+
+
+Question = Callable[[Cluster], Awaitable[Listing]]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a list command that looks at the cluster: where, how long, how it is shown."""
+    target.add_options(parser)
+    output.add_options(parser)
+
+
+def listed(args: argparse.Namespace, question: Question) -> int:
+    """Runs a list command over the cluster; whoever did not answer is `wrong` in what it shows."""
+    at = target.choose(args)
+
+    async def look() -> Listing:
+        async with Cluster(at) as cluster:
+            found = await question(cluster)
+            return Listing(found.columns, found.rows, [*cluster.wrong, *found.wrong], found.notes)
+
+    return output.present(args, look)
