@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import zmq
 from pegaflow.common import faults
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.fault_points import Point
@@ -26,6 +29,15 @@ from pegaflow.connector.session import Member, TierOptions
 RETRY_S = 0.25
 
 log = logging.getLogger(__name__)
+
+
+def _versions() -> list[str]:
+    """For `pegaflow doctor`: what this engine runs on, as `name=value`."""
+    found = {"python": platform.python_version(), "pyzmq": zmq.__version__}
+    vllm = sys.modules.get("vllm")
+    if vllm is not None:
+        found["vllm"] = str(getattr(vllm, "__version__", "?"))
+    return [f"{name}={value}" for name, value in found.items()]
 
 
 class Identity(NamedTuple):
@@ -111,6 +123,7 @@ class Attacher:
             self._lock.nonce,
             self._first_seq(),
             gpu,
+            _versions(),
         )
 
     def _answered(self, answer: Any) -> None:

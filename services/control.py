@@ -9,14 +9,18 @@ from pegaflow.common.bus.rpc import Request
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.common.wire.messages import operate
+from pegaflow.common.wire.messages.facts import Facts, Reach
 from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services import reach
 
 
 def commanded(request: Request, lifecycle: Lifecycle, asked: Callable[[Request], None]) -> None:
     """Answers one command; `asked` answers what the request socket answers too."""
     match request.message:
-        case operate.Ping() | operate.Status() | operate.Dump():
+        case operate.Ping() | operate.Status() | operate.Dump() | Facts():
             asked(request)
+        case Reach():
+            reach.answer(request, request.message)
         case operate.Drain():
             request.reply(Done())
             lifecycle.drain("control")

@@ -12,6 +12,8 @@ from types import ModuleType
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.services.cli import engine, monitor, status
+from pegaflow.services.cli.doctor import command as doctor
+from pegaflow.services.cli.doctor import fingerprints
 from pegaflow.services.cli.target import UsageError
 
 EX_WRONG = 1
@@ -19,7 +21,7 @@ EX_USAGE = 2
 EX_STOPPED = 130
 
 QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
-    ("Is everybody well?", (status,)),
+    ("Is everybody well?", (status, doctor, fingerprints)),
     ("What is going on?", (monitor,)),
     ("What can I change?", (engine,)),
 )

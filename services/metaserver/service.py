@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import assert_never
 
-from pegaflow.common import clock, faults, logs
+from pegaflow.common import clock, faults, logs, machine
 from pegaflow.common.bus.clone import JITTER_S
 from pegaflow.common.bus.events import NODES, EventPublisher
 from pegaflow.common.bus.rpc import Request, RpcServer
@@ -27,6 +27,7 @@ from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.catalogue import Hello
+from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.services.control import commanded
 from pegaflow.services.metaserver import events, fault_sites
 from pegaflow.services.metaserver.commands import (
@@ -176,6 +177,8 @@ class MetaserverService:
                 request.reply(operate.Pong("metaserver", self._config.node, self.epoch, package_version(), self._uptime_ms()))
             case operate.Status() | operate.Dump():
                 request.reply(self._document())
+            case Facts():
+                request.reply(self._facts())
             case Hello():
                 try:
                     for endpoint in (message.requests, message.events, message.control):
@@ -227,6 +230,14 @@ class MetaserverService:
 
     def _uptime_ms(self) -> int:
         return int((clock.now() - self._started_at) * 1e3)
+
+    def _facts(self) -> operate.Document:
+        told = machine.facts({}, ("numpy", "redis"))
+        told |= {
+            "options": self._options(),
+            "endpoints": {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint},
+        }
+        return operate.Document("metaserver", self._config.node, self.epoch, json.dumps(told))
 
     def _document(self) -> operate.Document:
         document = self.state.dump(clock.now())

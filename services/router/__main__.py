@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = Collaborators.of(config)
     app = create_app(config, parts)
     certificate = config.certificate()
+    if parts.control is not None:
+        parts.control.options = live.view
 
     def serve(loop: asyncio.AbstractEventLoop) -> Coroutine[Any, Any, None]:
         live.apply = lambda value, _: _apply(value, config, app, certificate, parts)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 
-from pegaflow.common import clock
+from pegaflow.common import clock, machine
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.live_config import Options
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 from pegaflow.common.wire.messages import operate
+from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.control import commanded
 from pegaflow.services.router import members
@@ -23,6 +25,7 @@ class ControlSocket:
 
     def __init__(self, endpoint: str, node: str, engines: Engines, lifecycle: Lifecycle) -> None:
         self.endpoint = endpoint
+        self.options: Options = list
         self._node, self._engines, self._lifecycle = node, engines, lifecycle
         self._epoch = clock.random_u64()
         self._started_at = clock.now()
@@ -56,6 +59,11 @@ class ControlSocket:
                 commanded(request, self._lifecycle, self._asked)
 
     def _asked(self, request: Request) -> None:
+        if isinstance(request.message, Facts):
+            told = machine.facts({}, ("aiohttp", "falcon", "uvicorn"))
+            told |= {"options": self.options(), "endpoints": {"control": self.endpoint}}
+            request.reply(operate.Document("router", self._node, self._epoch, json.dumps(told)))
+            return
         uptime_ms = int((clock.now() - self._started_at) * 1e3)
         if isinstance(request.message, operate.Ping):
             request.reply(operate.Pong("router", self._node, self._epoch, package_version(), uptime_ms))

@@ -6,6 +6,7 @@ Owns the hasher's and the disk's threads, the mover's process, and the links to 
 from __future__ import annotations
 
 import asyncio
+import json
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, assert_never
 
 from pegaflow.common import clock, logs
 from pegaflow.common.bus.events import EventPublisher
+from pegaflow.common.bus.rpc import Request
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import StartError
 from pegaflow.common.locks import LockProbe
@@ -20,6 +22,7 @@ from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 from pegaflow.common.wire.messages import catalogue, transfer
 from pegaflow.common.wire.messages.attach import Attached
+from pegaflow.common.wire.messages.operate import Document
 from pegaflow.services.tier import events
 from pegaflow.services.tier.commands import (
     AskNodes,
@@ -49,6 +52,7 @@ from pegaflow.services.tier.commands import (
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.level import DiskOptions
+from pegaflow.services.tier.disk.speed import measure
 from pegaflow.services.tier.disk.threads import DiskThreads, apart
 from pegaflow.services.tier.hasher import Hasher
 from pegaflow.services.tier.peers import Metaservers, Peers
@@ -87,6 +91,7 @@ class Carrier:
         self._found: list[int] = []
         self.requests_endpoint = ""
         """Where other tiers reach this one; set once it is bound."""
+        self._measuring = False
         self.disk_hangs = False
         """A call to the disk has not come back: it may still touch the pool."""
         self.probing: LockProbe | None = None
@@ -166,6 +171,25 @@ class Carrier:
     def disk_busy(self) -> list[dict[str, Any]]:
         """For the dump: what the disk's threads do."""
         return self._disk.busy() if self._disk is not None else []
+
+    async def measure_disk(self, request: Request, size: int) -> None:
+        """Answers a `disk_speed`. One at a time; a disk that hangs answers nobody, and the asker's deadline speaks for it."""
+        if not self._config.disk_dir:
+            request.fail(ErrorCode.UNSUPPORTED, "this tier has no disk level")
+            return
+        if self._measuring:
+            request.fail(ErrorCode.BUSY, "the disk is being measured")
+            return
+        self._measuring = True
+        folder = Path(self._config.disk_dir) / self._config.node
+        try:
+            found = await apart(lambda: measure(folder, size))
+        except OSError as error:
+            request.fail(ErrorCode.DISK_REFUSED, f"{folder}: {error.strerror}")
+        else:
+            request.reply(Document("tier", self._config.node, self._epoch, json.dumps(found)))
+        finally:
+            self._measuring = False
 
     async def stop_disk(self, timeout_s: float) -> None:
         """Afterwards the disk touches no slot any more, unless `disk_hangs`."""
@@ -314,6 +338,10 @@ class Carrier:
             array("I", command.lengths),
             notify,
         )
+
+    def mover_pids(self) -> list[int]:
+        """Process ids of the movers, the current one first."""
+        return self._mover.pids() if self._mover is not None else []
 
     def mover_counts(self) -> dict[str, Any] | None:
         """For the dump; None without a mover."""

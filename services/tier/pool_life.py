@@ -43,7 +43,8 @@ class PoolLife:
     async def open(self, epoch: int) -> None:
         """Raises `LocalError` with `pool_busy` or `pool_too_large`."""
         config = self._config
-        config.sessions_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (config.runtime_dir, config.sessions_dir):  # one by one: a parent that mkdir makes gets the umask's mode
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
         identity = Identity(config.pool_size, slab, boot_identity(), sessions)
         until = asyncio.get_running_loop().time() + LET_GO_S

@@ -27,12 +27,14 @@ from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from pegaflow.common.wire.messages import catalogue, operate
 from pegaflow.common.wire.messages.attach import Attach, Sessions
+from pegaflow.common.wire.messages.facts import DiskSpeed, Facts
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.drain_mark import DrainMark
+from pegaflow.services.tier.facts import facts
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
@@ -276,6 +278,8 @@ class TierService:
                 request.reply(operate.Pong("tier", self._config.node, self.epoch, package_version(), uptime_ms))
             case operate.Status() | operate.Dump():
                 request.reply(self._document())
+            case Facts():
+                request.reply(self._facts())
             case Sessions():
                 request.reply(self.state.sessions.listed())
             case Attach():
@@ -302,6 +306,8 @@ class TierService:
 
     def _commanded(self, request: Request) -> None:
         match request.message:
+            case DiskSpeed(size):
+                self._tasks.append(self._loop.create_task(self._carrier.measure_disk(request, size)))
             case operate.NodeDrain() | operate.NodeUndrain() if not self._serving:
                 request.fail(ErrorCode.NOT_READY, "the tier is starting")
             case operate.NodeDrain(hand_over):
@@ -367,6 +373,14 @@ class TierService:
     def mover_counts(self) -> dict[str, int] | None:
         """For metrics; None without a mover."""
         return self._carrier.mover_counts()
+
+    def _facts(self) -> operate.Document:
+        told = facts(self._config, self.state.sessions.by_number.values(), self._carrier.mover_pids())
+        told |= {
+            "options": self._options(),
+            "endpoints": {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint},
+        }
+        return operate.Document("tier", self._config.node, self.epoch, json.dumps(told))
 
     def _document(self) -> operate.Document:
         dump = self.state.dump()

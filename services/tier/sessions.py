@@ -57,6 +57,7 @@ class Session:
     stripes: int
     fingerprint: bytes = b""
     factors: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     layouts: dict[int, bytes] = field(default_factory=dict)
     page_bytes: dict[int, int] = field(default_factory=dict)
     members: dict[int, Member] = field(default_factory=dict)
@@ -150,6 +151,7 @@ class Sessions:
             self._check_fingerprint(ask)
             session.fingerprint = ask.fingerprint
             session.factors = _factors(list(ask.factors))
+            session.versions = {"pegaflow": ask.package, **_factors(list(ask.versions))}
             for shard, (layout, page_bytes) in enumerate(_pages(ask)):
                 session.layouts[shard], session.page_bytes[shard] = layout, page_bytes
         member = self._join(session, ask, now)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.envelope import EventHeader, Header, PublicationHeader, ReplyHeader, RequestHeader
-from pegaflow.common.wire.messages import attach, catalogue, loads, operate, saves, space, transfer
+from pegaflow.common.wire.messages import attach, catalogue, facts, loads, operate, saves, space, transfer
 
 BIG = (1 << 64) - 1
 F, N, T = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
@@ -16,7 +16,7 @@ MARKS = bytes(range(24))
 MESSAGES: tuple[Any, ...] = (
     attach.Attach(
         *(1, "0.1.0", "engine-1", "rank", 2, 1, 4, 0, 2, F, b"", ["model=m", "dtype=bf16"]),
-        *(N, u32s([1 << 20]), "read_write", 4242, "ab" * 16, T, 17),
+        *(N, u32s([1 << 20]), "read_write", 4242, "ab" * 16, T, 17, True, ["vllm=0.32.0"]),
     ),
     attach.Attached(
         *("node-a", 3, 2, T, 17, b"s.0000000000000003", "/dev/shm/p", 1 << 32, "/dev/shm/t", 16384),
@@ -55,6 +55,10 @@ MESSAGES: tuple[Any, ...] = (
     loads.Release(3, T, u64s([22, 23])),
     loads.Cancel(3, T, u64s([21])),
     loads.Done(),
+    facts.Facts(),
+    facts.Reach(["tcp://h:1", "ipc:///run/e"], 500),
+    facts.Reached(["", "refused"], u32s([180, 90])),
+    facts.DiskSpeed(64 << 20),
     operate.Error("busy", "later, please", True),
     operate.Ping(),
     operate.Pong("tier", "node-a", 13, "0.1.0", 60_000),

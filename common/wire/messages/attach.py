@@ -43,6 +43,7 @@ class Attach:
     nonce: Bytes
     first_seq: Int  # the number this process gives to its next publication
     gpu: Bool = False  # a device copies into the pool: only the end of the process proves that it has stopped
+    versions: Strs = field(default_factory=list)  # `name=value` texts, for people: vllm, python, pyzmq, …
 
     def check(self) -> str | None:
         if self.role not in ("scheduler", "rank"):

@@ -1,0 +1,93 @@
+"""Asks every service for the facts that the doctor judges."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError
+from pegaflow.common.wire.messages.facts import MAX_WAIT_MS, DiskSpeed, Facts, Reach, Reached
+from pegaflow.common.wire.messages.operate import Document, Ping, Pong
+from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.doctor.patient import Patient, Reachability
+from pegaflow.services.cli.documents import opened
+
+DISK_BYTES = 64 << 20
+DISK_S = 20.0
+
+
+class Collected(NamedTuple):
+    """`notes`: what could not be looked at, for people."""
+
+    patients: list[Patient]
+    notes: list[str]
+
+
+async def collect(cluster: Cluster, routers: Sequence[str], disk: bool) -> Collected:
+    """Facts of everybody at once, then what each can connect to, then, if asked, how fast disks are."""
+    peers = [*cluster.metaservers, *cluster.tiers, *(Peer("router", "?", url) for url in routers)]
+    budget_s = cluster.left_s / 2
+    told = await asyncio.gather(*(_facts(cluster, peer, budget_s) for peer in peers))
+    notes: list[str] = []
+    seen = [(peer, patient) for peer, patient in zip(peers, told, strict=True) if patient is not None]
+    advertised = [(patient.name, socket, url) for _, patient in seen for socket, url in _advertised(patient)]
+    looked = await asyncio.gather(*(_examined(cluster, peer, patient, advertised, disk, notes) for peer, patient in seen))
+    return Collected(list(looked), notes)
+
+
+async def _facts(cluster: Cluster, peer: Peer, budget_s: float) -> Patient | None:
+    """None, and a line in the cluster's `wrong`, if there is no answer."""
+    if peer.node == "?":
+        pong = await cluster.ask(peer, Ping(), Pong, budget_s)
+        if pong is None:
+            return None
+        peer = peer._replace(service=pong.service, node=pong.node)
+    asked = time.time()
+    answer = await cluster.ask(peer, Facts(), Document, budget_s)
+    answered = time.time()
+    if answer is None:
+        return None
+    told = opened(answer)
+    wall = told.get("wall_ns")
+    offset = wall / 1e9 - (asked + answered) / 2 if isinstance(wall, int) else 0.0
+    return Patient(answer.service, answer.node, told, offset, (answered - asked) / 2)
+
+
+def _advertised(patient: Patient) -> list[tuple[str, str]]:
+    """What others shall be able to connect to. Control is for operators only, a router's other clients speak HTTP."""
+    endpoints = patient.part("endpoints")
+    return [(name, str(endpoints[name])) for name in ("requests", "events") if endpoints.get(name)]
+
+
+async def _examined(
+    cluster: Cluster, peer: Peer, patient: Patient, advertised: Sequence[tuple[str, str, str]], disk: bool, notes: list[str]
+) -> Patient:
+    control = str(patient.part("endpoints").get("control") or "")
+    if not control:
+        notes.append(f"{patient.name}: no control endpoint, so what it can connect to is not known")
+        return patient
+    at = Peer(patient.service, patient.node, control)
+    others = [one for one in advertised if one[0] != patient.name]
+    try:
+        if others:
+            budget_s = cluster.left_s
+            wait_ms = min(max(1, int(budget_s * 600)), MAX_WAIT_MS)
+            answer = await cluster.tell(at, Reach([url for _, _, url in others], wait_ms), Reached, budget_s)
+            reached = [Reachability(*one, code) for one, code in zip(others, answer.codes, strict=False)]
+            patient = replace(patient, reached=reached)
+        if disk and patient.service == "tier" and patient.option("disk_dir"):
+            speed = await cluster.tell(at, DiskSpeed(DISK_BYTES), Document, DISK_S)
+            patient = replace(patient, disk=opened(speed))
+            notes.append(f"{patient.name}: disk {_speeds(patient.disk)}")
+    except PegaflowError as error:
+        hint = "; set control to a tcp endpoint to ask from other machines" if control.startswith("ipc://") else ""
+        why = error.code if error.code != ErrorCode.DEADLINE else f"no answer from {control}"
+        notes.append(f"{patient.name}: what it can connect to is not known: {why}{hint}")
+    return patient
+
+
+def _speeds(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"{way} {int(found.get(f'{way}_bytes_per_s') or 0) >> 20} MiB/s" for way in ("write", "read"))

@@ -1,0 +1,28 @@
+"""All findings from all facts. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pegaflow.services.cli.doctor import naming, surroundings, versions
+from pegaflow.services.cli.doctor.finding import Finding, Severity
+from pegaflow.services.cli.doctor.patient import Patient, engines
+
+_OF_EACH = (
+    surroundings.limits,
+    surroundings.permissions,
+    surroundings.curve,
+    surroundings.reachability,
+    surroundings.transports,
+    surroundings.disk,
+)
+
+
+def diagnose(patients: Sequence[Patient]) -> list[Finding]:
+    """Errors first, in an order that is the same for the same facts."""
+    attached = engines(patients)
+    found = [*naming.judge(attached), *versions.judge(patients, attached), *surroundings.clocks(patients)]
+    for patient in patients:
+        for judge in _OF_EACH:
+            found += judge(patient)
+    return sorted(found, key=lambda one: one.severity is not Severity.ERROR)

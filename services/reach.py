@@ -1,0 +1,83 @@
+"""Whether this process can connect to other services: for `pegaflow doctor`, on the control socket of every service.
+
+Only the first bytes of ZeroMQ's greeting are awaited, which come before any authentication: who answers, and whether it lets us
+in, is not asked. So it works with and without CURVE and for every kind of socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pegaflow.common.bus.rpc import Request
+from pegaflow.common.wire.columns import u32s
+from pegaflow.common.wire.errors import ErrorCode
+from pegaflow.common.wire.messages.facts import Reach, Reached
+
+SIGNATURE_BYTES = 10
+AT_ONCE = 32
+_open: set[asyncio.Task[None]] = set()
+
+
+def answer(request: Request, message: Reach) -> None:
+    """Replies when every endpoint was tried; one such request at a time."""
+    if _open:
+        request.fail(ErrorCode.BUSY, "another reach is under way")
+        return
+    task = asyncio.get_running_loop().create_task(_answer(request, message))
+    _open.add(task)
+    task.add_done_callback(_open.discard)
+
+
+async def _answer(request: Request, message: Reach) -> None:
+    request.reply(await reach(list(message.endpoints), message.wait_ms / 1e3))
+
+
+async def reach(endpoints: list[str], wait_s: float) -> Reached:
+    """Tries all of them, AT_ONCE at a time, each for `wait_s` at most."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(endpoint: str) -> tuple[str, int]:
+        async with gate:
+            begun = time.monotonic()
+            code = await _try(endpoint, wait_s)
+            return code, int((time.monotonic() - begun) * 1e6)
+
+    found = await asyncio.gather(*map(one, endpoints))
+    return Reached([code for code, _ in found], u32s(micros for _, micros in found))
+
+
+async def _try(endpoint: str, wait_s: float) -> str:
+    """Empty: a ZeroMQ socket greets there. Else refused, no_route, deadline, not_zmq, not_here (an ipc path), failed."""
+    scheme, _, rest = endpoint.partition("#")[0].partition("://")
+    writer = None
+    try:
+        async with asyncio.timeout(wait_s):
+            if scheme == "ipc":
+                if not Path(rest).exists():
+                    return "not_here"
+                reader, writer = await asyncio.open_unix_connection(rest)
+            elif scheme == "tcp":
+                host, _, port = rest.rpartition(":")
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            else:
+                return "bad_endpoint"
+            signature = await reader.readexactly(SIGNATURE_BYTES)
+            return "" if signature[0] == 0xFF and signature[-1] == 0x7F else "not_zmq"
+    except TimeoutError:
+        return "deadline"
+    except ConnectionRefusedError:
+        return "refused"
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return "not_zmq"
+    except OSError as error:
+        return "no_route" if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else "failed"
+    except ValueError:
+        return "bad_endpoint"
+    finally:
+        if writer is not None:
+            with suppress(OSError):
+                writer.transport.abort()

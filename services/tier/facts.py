@@ -1,0 +1,41 @@
+"""What a tier says of itself to `pegaflow doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pegaflow.common import machine
+from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.mover import transports
+from pegaflow.services.tier.sessions import Session
+
+DISTRIBUTIONS = ("nixl", "numpy", "xxhash")
+
+
+def facts(config: TierConfig, sessions: Iterable[Session], movers: Iterable[int]) -> dict[str, Any]:
+    """`movers`: their process ids. JSON-able."""
+    paths = {
+        "runtime_dir": config.runtime_dir,
+        "sessions": config.sessions_dir,
+        "pool_dir": config.pool_dir,
+        "pool": config.pool_dir / config.node,
+    }
+    if config.disk_dir:
+        paths["disk"] = Path(config.disk_dir) / config.node
+    return {
+        **machine.facts(paths, DISTRIBUTIONS),
+        "pool_bytes": config.pool_size,
+        "engines": [
+            {
+                "engine": session.engine,
+                "fingerprint": session.fingerprint.hex(),
+                "factors": dict(session.factors),
+                "versions": dict(session.versions),
+                "complete": session.complete,
+            }
+            for session in sessions
+        ],
+        "movers": [found for pid in movers if (found := transports.in_use(pid))],
+    }
