@@ -311,10 +311,14 @@ class Lookups:
         whole = full == len(lookup.keys) and (lookup.tail >= 0 or not lookup.tails)
         reason = "" if whole else lookup.failure or ErrorCode.UNKNOWN
         self._counts["lookups"] += 1
+        self._counts["lookup_us"] += int((now - lookup.began) * 1e6)
+        self._counts["asked_pages"] += len(lookup.keys) + bool(lookup.tails)
         if not lookup.got:
             self._answer_nothing(lookup, reason)
             return
         self._counts["hit_pages"] += len(lookup.got)
+        self._counts["hit_remote"] += lookup.sources.count(loads.REMOTE)
+        self._counts["hit_disk"] += lookup.sources.count(loads.DISK)
         lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now)
         shards = len(lookup.got[0].slots)
         if shards == 1:
