@@ -42,6 +42,7 @@ class SyncReason(StrEnum):
     DIGEST = "digest"
     TIMEOUT = "timeout"
     REFUSED = "refused"
+    ASKED = "asked"
 
 
 class Ask(NamedTuple):
@@ -340,6 +341,13 @@ class Clone:
         if attempt is not None and attempt.asked and now >= min(attempt.asked.values()) + CHUNK_S:
             self._again(SyncReason.TIMEOUT, now, jitter, out)
         self._start_if_due(now, out)
+        return out
+
+    def resync(self, now: float) -> list[Effect]:
+        """Somebody asks for a new snapshot. Nothing before the first event: that one brings it."""
+        out: list[Effect] = []
+        if self._subscribed:
+            self._want(SyncReason.ASKED, now, 0.0, out)
         return out
 
     # --- checks ------------------------------------------------------------------------------------------------------

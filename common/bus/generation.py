@@ -21,6 +21,10 @@ def entry_level(entry: int) -> int:
     return entry >> 8 & 0xFF
 
 
+def entry_size(entry: int) -> int:
+    return entry >> 16
+
+
 def pack_entries(rows: Delta | SyncChunk) -> dict[bytes, int]:
     """Key → entry; of a key that stands there twice the last row counts."""
     entries = [pack_entry(*row) for row in zip(rows.states, rows.levels, rows.sizes, strict=True)]
@@ -34,6 +38,13 @@ class Generation(Protocol):
     """
 
     counts: list[int]
+
+    @property
+    def digest(self) -> bytes:
+        """Of all entries (docs/protocol.md 5.4)."""
+
+    def entries_of(self, keys: Collection[bytes]) -> list[int]:
+        """The entry of each key, 0 where there is none."""
 
     def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
         """From now on these keys have these entries (see `pack_entry`); GONE removes. A key stands in `keys` once."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from pegaflow.common.wire.messages.catalogue import Delta
 from pegaflow.common.wire.messages.saves import Grant, IntentSeen
+from pegaflow.services.cli.table import printable
 
 _STATES = ("gone", "pending", "sealed")
 _STATUSES = ("granted", "have", "pending", "no_space", "refused")
@@ -21,8 +22,8 @@ def summary(message: Any) -> str:
     """What matters of a message; unknown kinds show each field."""
     special = _SPECIAL.get(type(message))
     if special is not None:
-        return special(message)
-    return " ".join(f"{field.name}={_short(getattr(message, field.name))}" for field in dataclasses.fields(message))
+        return printable(special(message))
+    return printable(" ".join(f"{field.name}={_short(getattr(message, field.name))}" for field in dataclasses.fields(message)))
 
 
 def as_object(message: Any) -> dict[str, Any]:

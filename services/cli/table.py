@@ -9,7 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], tones: Sequence[Sequence[str]] = ()) -> str:
     """Left-aligned columns as wide as their longest value, without trailing blanks. `tones`: per cell a colour, or empty."""
-    clean = [[_printable(value) for value in row] for row in rows]
+    clean = [[printable(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *clean, strict=True)]
     lines = []
     for number, row in enumerate((head, *clean)):
@@ -24,7 +24,7 @@ def _painted(value: str, colour: str) -> str:
     return f"\x1b[{colour}m{value}\x1b[0m" if colour else value
 
 
-def _printable(value: str) -> str:
+def printable(value: str) -> str:
     """Names and texts come from other processes: nothing of them may steer a terminal."""
     return value if value.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in value)
 

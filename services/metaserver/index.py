@@ -52,10 +52,12 @@ class IndexGeneration:
     def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
         self._index.put(self, keys, entries)
 
-    def get(self, key: bytes) -> int:
-        """The entry of a key, 0 where there is none."""
-        [number] = self._index.sets_of([key])
-        return dict(self._index.rows(number)).get(self.number, 0)
+    def entries_of(self, keys: Collection[bytes]) -> list[int]:
+        return [dict(self._index.rows(number)).get(self.number, 0) for number in self._index.sets_of(keys)]
+
+    @property
+    def digest(self) -> bytes:
+        return (self.total % DIGEST_MOD).to_bytes(DIGEST_BYTES, "little")
 
     def live(self) -> None:
         self.is_live = True
@@ -65,8 +67,7 @@ class IndexGeneration:
         self._index.drop(self)
 
     def agrees(self, beat: CatalogueBeat) -> bool:
-        digest = (self.total % DIGEST_MOD).to_bytes(DIGEST_BYTES, "little")
-        return beat.digest == digest and beat.pending == self.counts[PENDING] and beat.sealed == self.counts[SEALED]
+        return beat.digest == self.digest and beat.pending == self.counts[PENDING] and beat.sealed == self.counts[SEALED]
 
     def validate(self) -> None:
         assert self.counts[GONE] == 0 and min(self.counts) >= 0

@@ -48,6 +48,13 @@ class SharedGeneration:
         self.counts = local.counts
         self._is_void = False
 
+    @property
+    def digest(self) -> bytes:
+        return self._local.digest
+
+    def entries_of(self, keys: Collection[bytes]) -> list[int]:
+        return self._local.entries_of(keys)
+
     def put(self, keys: Collection[bytes], entries: Collection[int]) -> None:
         self._local.put(keys, entries)
         if keys:

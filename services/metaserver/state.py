@@ -35,10 +35,12 @@ from pegaflow.common.wire.messages.catalogue import (
     NodeUp,
     SyncChunk,
 )
+from pegaflow.common.wire.messages.inspection import Resync
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.metaserver import events
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
 from pegaflow.services.metaserver.index import Index
+from pegaflow.services.metaserver.inspector import Inspector
 from pegaflow.services.metaserver.locate import Found, Holders, Question
 from pegaflow.services.metaserver.nodes import Node
 from pegaflow.services.metaserver.nodes import Nodes as KnownNodes
@@ -58,6 +60,7 @@ class MetaserverState:
         self.index = Index()
         self.nodes = KnownNodes(epoch, itertools.count(1), self._generation)
         self.waiters = Waiters()
+        self._inspector = Inspector(self.nodes)
         self._jitter = jitter
         self._turn = 0
         self._beat_at = 0.0
@@ -131,6 +134,12 @@ class MetaserverState:
                 self._locate(asker, message, now)
             case Nodes():
                 self._out.append(Reply(asker, self._node_list(now)))
+            case Resync():
+                node = self._inspector.node(message.node)
+                self._carry(node, node.clone.resync(now), now)
+                self._out.append(Reply(asker, Done()))
+            case _ if (answer := self._inspector.answer(message)) is not None:
+                self._out.append(Reply(asker, answer))
             case _:
                 self._out.append(Fail(asker, ErrorCode.UNSUPPORTED, f"a metaserver does not answer {message.KIND}"))
 

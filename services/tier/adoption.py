@@ -15,6 +15,7 @@ from typing import Any
 
 from pegaflow.common.locks import FOREIGN_S
 from pegaflow.common.slot_table import NO_CHECKSUM, Row, SlotEntry, SlotState
+from pegaflow.common.wire.messages.inspection import Step
 from pegaflow.services.tier.commands import Command, Log
 from pegaflow.services.tier.fetches import PIN_TTL_S
 from pegaflow.services.tier.leases import MARGIN_S
@@ -80,6 +81,7 @@ class Adoption:
         for row in rows:
             self._take(row)
         self._pages.space.hold(self._new, self._until)
+        self._pages.chronicle.note(Step.ADOPTED, [page.key for page in self._new])
         self._new.clear()
 
     def _take(self, row: Row) -> None:

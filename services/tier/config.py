@@ -123,6 +123,7 @@ class TierConfig:
     scrub_rate: int = option(
         32 << 20, help="bytes a second that the scrubber verifies in the background; 0: off", parse=size, reload=True
     )
+    history: int = option(16 << 20, help="bytes of what became of pages and lookups, for pegaflow page and why", parse=size)
     mover: bool = option(True, help="run the NIXL mover; without it pages stay on this node")
     ucx_net_devices: str = option("", help="UCX_NET_DEVICES of the mover, for example mlx5_0:1")
     ucx_tls: str = option("", help="UCX_TLS of the mover, for example rc,cuda_copy or tcp")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
+from pegaflow.common.wire.messages.inspection import Step
 from pegaflow.common.wire.messages.transfer import CHECKSUM_BYTES, Pinned
 from pegaflow.services.tier.commands import Command, ForgetPeer, GiveUp, Hash, Log, PinAt, Read, UnpinAt
 from pegaflow.services.tier.page import Page, PageState
@@ -207,6 +208,7 @@ class Fetches:
                 continue
             page.unwritten.clear()
             if self._pages.seal(page, mine):
+                self._pages.chronicle.one(Step.FETCHED, page.key, (fetch.owner.node,))
                 self._counts["fetched"] += 1
                 self._counts["fetched_bytes"] += page.size
             self._wake(page.key)
@@ -256,6 +258,7 @@ class Fetches:
     def _tell(self, owner: Owner, pages: list[Page], code: str) -> None:
         self._counts["fetch_failed"] += len(pages)
         keys = [page.key for page in pages]
+        self._pages.chronicle.note(Step.FETCH_FAILED, keys, (owner.node, code))
         self._failed(keys, owner, code)
         for key in keys:
             self._wake(key)

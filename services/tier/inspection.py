@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def dump(state: TierState) -> dict[str, Any]:
     """Counts of everything that is held."""
+    leases = Counter(lease.session for lease in state.leases.open.values())
+    lookups = Counter(number for number, _ in state.lookups.open)
     states = Counter(str(page.state) for page in [*state.pages.index.values(), *state.pages.aside])
     return {
         "pages": dict(states),
@@ -28,8 +30,18 @@ def dump(state: TierState) -> dict[str, Any]:
                 "engine": session.engine,
                 "fingerprint": session.fingerprint.hex(),
                 "stale": session.stale,
+                "complete": session.complete,
+                "leases": leases[session.number],
+                "lookups": lookups[session.number],
                 "members": [
-                    {"role": m.role, "rank": m.rank, "pid": m.pid, "next": m.cursor.next, "grants": len(m.grants)}
+                    {
+                        "role": m.role,
+                        "rank": m.rank,
+                        "pid": m.pid,
+                        "next": m.cursor.next,
+                        "grants": len(m.grants),
+                        "silent_ms": int((state.pages.space.now - m.alive_at) * 1e3),
+                    }
                     for m in session.members.values()
                 ],
             }
@@ -47,6 +59,11 @@ def dump(state: TierState) -> dict[str, Any]:
         "fetches": len(state.fetches.open),
         "disk": state.disk.view(),
         "drain": state.draining.view(),
+        "history": {
+            "bytes": state.pages.chronicle.bytes,
+            "steps": state.pages.chronicle.noted,
+            "lookups": len(state.lookups.last),
+        },
         "counts": dict(state.counts),
     }
 
@@ -54,6 +71,8 @@ def dump(state: TierState) -> dict[str, Any]:
 def validate(state: TierState) -> None:
     """Each part by itself, and that every reference to a page is somebody's."""
     state.pages.validate()
+    state.pages.chronicle.validate()
+    state.lookups.last.validate()
     state.sessions.validate()
     state.leases.validate()
     state.saves.validate()

@@ -31,6 +31,8 @@ class Lease:
     reader: str = ""
     granules: int = 0
     lookup: int = 0
+    at: float = 0.0
+    request: str = ""
 
 
 class Leases:
@@ -42,10 +44,10 @@ class Leases:
         self.open: dict[int, Lease] = {}
         self._idle_granules = 0
 
-    def adopt(self, session: int, lookup: int, pages: list[Page], now: float) -> Lease:
+    def adopt(self, session: int, lookup: int, pages: list[Page], now: float, request: str = "") -> Lease:
         """A new idle lease over pages whose references the caller hands over."""
         size = sum([page.granules for page in pages])
-        lease = Lease(next(self._numbers), session, pages, now + IDLE_S, granules=size, lookup=lookup)
+        lease = Lease(next(self._numbers), session, pages, now + IDLE_S, granules=size, lookup=lookup, at=now, request=request)
         self.open[lease.number] = lease
         self._idle_granules += lease.granules
         return lease
@@ -54,7 +56,7 @@ class Leases:
         """A new pin; takes the references itself."""
         for page in pages:
             page.refs += 1
-        lease = Lease(next(self._numbers), 0, pages, now + ttl_s + MARGIN_S, reader)
+        lease = Lease(next(self._numbers), 0, pages, now + ttl_s + MARGIN_S, reader, at=now)
         self.open[lease.number] = lease
         return lease
 

@@ -19,6 +19,7 @@ from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.services.tier.commands import Command, Locate, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.fetches import Fetches, Owner
+from pegaflow.services.tier.last_lookups import LastLookups
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.open_lookup import OpenLookup
 from pegaflow.services.tier.page import Page, PageState
@@ -42,6 +43,7 @@ class Lookups:
         counts: dict[str, int],
         jobs: itertools.count[int],
         metaserver: bool,
+        history: int = 0,
     ) -> None:
         self._pages, self._leases, self._out, self._counts, self._jobs = pages, leases, out, counts, jobs
         self.metaserver = metaserver
@@ -52,6 +54,7 @@ class Lookups:
         self._waiting: dict[bytes, dict[OpenLookup, None]] = {}  # in order, so that the same events give the same commands
         self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
         self._dirty: dict[OpenLookup, None] = {}
+        self.last = LastLookups(history)
 
     # --- asked -------------------------------------------------------------------------------------------------------
 
@@ -59,6 +62,7 @@ class Lookups:
         self.cancel(session, [message.lookup])
         deadline = now + message.wait_ms / 1e3
         lookup = OpenLookup(message.lookup, asker, session, message.keys, message.tails, deadline, message.expected)
+        lookup.request, lookup.began = message.request, now
         self.open[session.number, message.lookup] = lookup
         self._advance(lookup, now)
 
@@ -72,6 +76,7 @@ class Lookups:
                     page.refs -= 1
                     self._pages.free_if_done(page)
                 self._pages.space.look(lookup.got)
+                self.last.ended(lookup.ended(len(lookup.got) - (lookup.tail >= 0), "cancelled", self._pages.space.now))
                 self._answer_nothing(lookup, "cancelled")
 
     def of_session(self, session: Session) -> list[int]:
@@ -313,13 +318,14 @@ class Lookups:
         self._counts["lookups"] += 1
         self._counts["lookup_us"] += int((now - lookup.began) * 1e6)
         self._counts["asked_pages"] += len(lookup.keys) + bool(lookup.tails)
+        self.last.ended(lookup.ended(full, str(reason), now))
         if not lookup.got:
             self._answer_nothing(lookup, reason)
             return
         self._counts["hit_pages"] += len(lookup.got)
         self._counts["hit_remote"] += lookup.sources.count(loads.REMOTE)
         self._counts["hit_disk"] += lookup.sources.count(loads.DISK)
-        lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now)
+        lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now, lookup.request)
         shards = len(lookup.got[0].slots)
         if shards == 1:
             slots = array("I", [page.first_slot for page in lookup.got])

@@ -8,6 +8,7 @@ from typing import Any
 
 from pegaflow.common.wire.messages import loads
 from pegaflow.services.tier.fetches import Owner
+from pegaflow.services.tier.last_lookups import Ended
 from pegaflow.services.tier.page import Page
 from pegaflow.services.tier.sessions import Session
 
@@ -37,7 +38,20 @@ class OpenLookup:
     failure: str = ""
     checked: int = 0
     checking: bool = False
+    request: str = ""
+    began: float = 0.0
 
     def source(self, key: bytes) -> int:
         """Where the page of this key came from."""
         return loads.REMOTE if key in self.fetching else loads.DISK if key in self.reading else loads.LOCAL
+
+    def ended(self, full: int, reason: str, now: float) -> Ended:
+        """How it stands, or ended, with `full` keys of its prefix found."""
+        hit = self.tail >= 0
+        missing = self.keys[full] if full < len(self.keys) else self.tails[0] if self.tails and not hit else b""
+        fetched, read = self.sources.count(loads.REMOTE), self.sources.count(loads.DISK)
+        session, tails = self.session, len(self.tails)
+        return Ended(
+            now, now - self.began, session.number, session.fingerprint, self.request, len(self.keys), full, tails, hit, fetched,
+            read, reason, missing,
+        )  # fmt: skip

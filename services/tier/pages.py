@@ -14,6 +14,8 @@ from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages import catalogue
 from pegaflow.common.wire.messages.catalogue import CatalogueBeat, Delta
+from pegaflow.common.wire.messages.inspection import Step
+from pegaflow.services.tier.chronicle import Chronicle
 from pegaflow.services.tier.commands import Command, Cut, Publish, Table
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.eviction.space import NOBODY, Space
@@ -34,11 +36,13 @@ class Pages:
         counts: dict[str, int],
         options: SpaceOptions = _DEFAULTS,
         floor: int = 0,
+        history: int = 0,
     ) -> None:
         self._out, self._counts, self._floor = out, counts, floor
+        self.chronicle = Chronicle(history)
         self.grants = itertools.count(floor + 1)
         """Numbers of grants and fetches, of which no two in any life of this pool are the same."""
-        self.space = Space(total_granules, options, self.drop, counts)
+        self.space = Space(total_granules, options, self._evicted, counts)
         self.space.turn = max(floor, self.space.turn)  # above the age of everything that an earlier life leaves
         self.allocator = self.space.allocator
         self.index: dict[bytes, Page] = {}
@@ -150,6 +154,7 @@ class Pages:
         if there is not page and there is not None:
             if there.state is PageState.SEALED:
                 self._counts["duplicates"] += 1
+                self.chronicle.one(Step.DUPLICATE, page.key)
                 self.doom(page)
                 return False
             # It lost the race; its writers still own its slots.
@@ -180,6 +185,7 @@ class Pages:
 
     def spoil(self, page: Page) -> None:
         """The bytes are not those that were sealed: gone, and whoever copies from these slots will see that they moved."""
+        self.chronicle.one(Step.BAD_CHECKSUM, page.key, ("memory",) if page.verified else ("left by an earlier life",))
         if page.slots:
             page.generations = [self._raise(slot) for slot in page.slots]
             page.first_generation = page.generations[0]
@@ -221,6 +227,10 @@ class Pages:
             page.state = PageState.DOOMED
             self.aside.add(page)
         self.free_if_done(page)
+
+    def _evicted(self, page: Page) -> None:
+        self.chronicle.one(Step.EVICTED, page.key, self.space.reason)
+        self.drop(page)
 
     def drop(self, page: Page) -> None:
         """A sealed page is evicted or was found bad."""

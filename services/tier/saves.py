@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pegaflow.common.wire.columns import u32s, u64s
+from pegaflow.common.wire.messages.inspection import Step
 from pegaflow.common.wire.messages.saves import (
     GRANTED,
     HAVE,
@@ -40,6 +41,8 @@ class OpenGrant:
     number: int
     session: Session
     event: int
+    intent: int = 0
+    at: float = 0.0
     pages: dict[int, tuple[Page, int]] = field(default_factory=dict)  # slot → page, shard
 
 
@@ -71,7 +74,7 @@ class Saves:
         """
         lengths = session.lengths()
         statuses = bytearray()
-        grant = OpenGrant(next(self.pages.grants), session, session.events + 1)
+        grant = OpenGrant(next(self.pages.grants), session, session.events + 1, message.intent, now)
         positions, slots, generations, stripes = u32s(), u32s(), u64s(), bytearray()
         have: list[Page] = []
         ends: dict[int, Page | None] = {}
@@ -110,6 +113,7 @@ class Saves:
                     generations.extend(page.generations)
             ends[owner] = page
             statuses.append(status)
+        self._note(session, message, statuses, positions)
         self._verifier.first_use(doubtful)
         self._remember(session, message, ends)
         self.pages.space.hold(have, now + KEEP_S)
@@ -162,6 +166,22 @@ class Saves:
             holders[shard].grants.add(grant.number)
         return GRANTED
 
+    def _note(self, session: Session, message: Intent, statuses: bytearray, granted: Sequence[int]) -> None:
+        """The first step of each page's story; what the tier has already, or is promised, begins none."""
+        keys, owners, requests = message.keys, message.owners, message.requests
+        if len(granted) == len(keys) and len(requests) == 1:
+            self.pages.chronicle.note(Step.GRANTED, keys, (session.number, requests[0]))
+            return
+        for status, step in ((GRANTED, Step.GRANTED), (NO_SPACE, Step.NO_SPACE), (REFUSED, Step.REFUSED)):
+            if status not in statuses:
+                continue
+            found: dict[int, list[bytes]] = {}
+            for position, (key, one) in enumerate(zip(keys, statuses, strict=True)):
+                if one == status:
+                    found.setdefault(owners[position], []).append(key)
+            for owner, mine in found.items():
+                self.pages.chronicle.note(step, mine, (session.number, requests[owner]))
+
     def _remember(self, session: Session, message: Intent, ends: dict[int, Page | None]) -> None:
         for owner, page in ends.items():
             chain = (session.number, message.requests[owner])
@@ -193,17 +213,18 @@ class Saves:
             ):
                 self._counts["stale_words"] += 1
                 continue
-            if self._end(grant, slot, page, shard, isinstance(message, Written)):
+            if self._end(grant, slot, page, shard, isinstance(message, Written), "by its rank"):
                 whole.append(page)
         self._close(grant)
         self._hash(whole)
 
-    def _end(self, grant: OpenGrant, slot: int, page: Page, shard: int, written: bool) -> bool:
-        """True: all bytes of the page are in."""
+    def _end(self, grant: OpenGrant, slot: int, page: Page, shard: int, written: bool, why: str) -> bool:
+        """True: all bytes of the page are in. `why` it was abandoned, if it was."""
         del grant.pages[slot]
         page.writers[shard] = 0
         if not written:
             self._counts["abandoned"] += 1
+            self.pages.chronicle.one(Step.ABANDONED, page.key, (grant.session.number, why))
             self.pages.doom(page)
             return False
         page.unwritten.discard(shard)
@@ -236,7 +257,7 @@ class Saves:
 
     def hashed(self, job: int, checksums: Sequence[bytes] | None) -> None:
         """The checksums of a job's pages, 16 bytes per slot: seals them, unless the key is sealed already. None: not saved."""
-        at = 0
+        at, sealed = 0, list[bytes]()
         for page in self.hashing.pop(job):
             count = len(page.slots)
             mine = checksums[at : at + count] if checksums is not None else ()
@@ -246,13 +267,16 @@ class Saves:
                 self.pages.free_if_done(page)
             elif not mine:
                 self._counts["hash_failed"] += 1
+                self.pages.chronicle.one(Step.HASH_FAILED, page.key)
                 self.pages.doom(page)
             elif self.pages.seal(page, mine):
                 self._counts["sealed"] += 1
                 self._counts["sealed_bytes"] += page.size
+                sealed.append(page.key)
             self._wake(page.key)
+        self.pages.chronicle.note(Step.SEALED, sealed)
 
-    def end_for(self, session: Session, member: Member, grants: set[int]) -> None:
+    def end_for(self, session: Session, member: Member, grants: set[int], why: str) -> None:
         """Everything this member still holds under these grants counts as abandoned: it said so, or it is dead."""
         for number in sorted(grants):
             grant = self.grants.get(number)
@@ -261,7 +285,7 @@ class Saves:
                 continue
             for slot, (page, shard) in list(grant.pages.items()):
                 if page.writers[shard] == member.number and grant.session is session:
-                    self._end(grant, slot, page, shard, False)
+                    self._end(grant, slot, page, shard, False, why)
                     self._wake(page.key)
             self._close(grant)
 
@@ -274,6 +298,7 @@ class Saves:
                 if page.state is PageState.PENDING:
                     self.pages.stale(page)
                     self._counts["promises_stale"] += 1
+                    self.pages.chronicle.one(Step.STALE, page.key, (session.number,))
                     self._wake(page.key)
 
     def validate(self) -> None:

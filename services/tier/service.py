@@ -36,10 +36,11 @@ from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.drain_mark import DrainMark
 from pegaflow.services.tier.facts import facts
 from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
 from pegaflow.services.tier.probes import PROBE_S, Probes
 from pegaflow.services.tier.retune import retune
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.state import TierState
 from pegaflow.services.tier.stray_locks import STRAY_S, StrayLocks
 
 TICK_S = 0.02
@@ -119,6 +120,7 @@ class TierService:
             remains=await self._life.remains(),
             verify_every=config.verify_every,
             scrub_rate=config.scrub_rate,
+            history=config.history,
             disk=disk,
         )
         if (hand_over := self._mark.read()) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pegaflow.common.bus.reliable import ReceiveCursor
 from pegaflow.common.wire.columns import u32s
@@ -16,6 +17,10 @@ from pegaflow.common.wire.messages.attach import LAYOUT_BYTES, Attach, SessionLi
 from pegaflow.common.wire.version import PROTOCOL
 
 PROMISE_STALE_S = 1.5
+K = TypeVar("K")
+V = TypeVar("V")
+MAX_KNOWN = 256
+"""Fingerprints and sessions that are remembered when their engines have left."""
 
 
 def holder_word(nonce: bytes) -> int:
@@ -85,6 +90,13 @@ class Session:
         return tuple(self.page_bytes[shard] for shard in range(self.shards)) if len(self.page_bytes) == self.shards else ()
 
 
+def _remember(known: dict[K, V], name: K, value: V) -> None:
+    known.pop(name, None)
+    known[name] = value
+    while len(known) > MAX_KNOWN:
+        del known[next(iter(known))]
+
+
 def _factors(lines: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
@@ -128,6 +140,9 @@ class Sessions:
         self._only = fingerprint
         self.by_number: dict[int, Session] = {}
         self._by_engine: dict[str, Session] = {}
+        self.known: dict[bytes, dict[str, str]] = {}
+        """Fingerprint → factors, of engines that are or were attached."""
+        self._names: dict[int, str] = {}
 
     def attach(self, ask: Attach, now: float) -> tuple[Session, Member, bool]:
         """Lets a process in. Returns (session, member, new?). Raises `RemoteError` saying both values of what does not fit."""
@@ -152,10 +167,12 @@ class Sessions:
             session.fingerprint = ask.fingerprint
             session.factors = _factors(list(ask.factors))
             session.versions = {"pegaflow": ask.package, **_factors(list(ask.versions))}
+            _remember(self.known, ask.fingerprint, session.factors)
             for shard, (layout, page_bytes) in enumerate(_pages(ask)):
                 session.layouts[shard], session.page_bytes[shard] = layout, page_bytes
         member = self._join(session, ask, now)
         self.by_number[session.number] = self._by_engine[ask.engine] = session
+        _remember(self._names, session.number, ask.engine)
         return session, member, True
 
     def _new(self, ask: Attach) -> Session:
@@ -232,6 +249,10 @@ class Sessions:
         self.by_number.pop(session.number, None)
         self._by_engine.pop(session.engine, None)
         return True
+
+    def name(self, session: int) -> str:
+        """The engine of a session, also of one that has ended; its number when nobody knows any more."""
+        return self._names.get(session) or f"{session:016x}"
 
     def listed(self) -> SessionList:
         """Those whose scheduler half has said how it names pages."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 from pegaflow.common.pool import GRANULE
@@ -32,37 +31,29 @@ from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
 from pegaflow.services.tier.draining import Draining
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
+from pegaflow.services.tier.inspector import Inspector
 from pegaflow.services.tier.keeping import Keeping
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.lookups import Lookups
 from pegaflow.services.tier.pages import TOPIC, Pages
 from pegaflow.services.tier.pins import Agent, Pins
+from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.saves import Saves
 from pegaflow.services.tier.scrubber import Scrubber
 from pegaflow.services.tier.sessions import Member, Session, Sessions
 from pegaflow.services.tier.snapshots import Snapshots
+from pegaflow.services.tier.turns import Turns
 from pegaflow.services.tier.verifier import Verifier
 
 BEAT_S = 0.5
+HISTORY = 16 << 20
+LOOKUPS_SHARE = 8
+"""One part in so many of the history's bytes is for the last lookups, the rest for the stories of pages."""
 IDLE_TICK_S = 0.1
 """Between ticks nobody waits for: leases and promises last for seconds, and an idle tier costs what its ticks cost."""
 _SPACE = SpaceOptions()
 _NOTHING = Remains()
 _NO_DISK = DiskOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a tier tells everyone about itself. `agent`, `metadata`, `base`: its NIXL agent, once the mover is up."""
-
-    node: str
-    epoch: int
-    pool_path: str
-    pool_bytes: int
-    table_path: str
-    intents: str
-    events: str
-    control: str
 
 
 class TierState:
@@ -81,16 +72,20 @@ class TierState:
         verify_every: int = 0,
         scrub_rate: float = 0.0,
         disk: DiskOptions = _NO_DISK,
+        history: int = HISTORY,
     ) -> None:
         self.place = place
         self.agent: Agent | None = None
         self.counts: Counter[str] = Counter()
         self._out: list[Command] = []
         jobs = itertools.count(1)
-        self.pages = Pages(place.pool_bytes // GRANULE, self._out, self.counts, space, remains.floor)
+        self.turns = Turns()
+        past = history - history // LOOKUPS_SHARE
+        self.pages = Pages(place.pool_bytes // GRANULE, self._out, self.counts, space, remains.floor, past)
+        self.pages.chronicle.now = remains.at
         self.sessions = Sessions(topic, random, fingerprint)
         self.leases = Leases(self.pages, self.counts)
-        self.lookups = Lookups(self.pages, self.leases, self._out, self.counts, jobs, metaserver)
+        self.lookups = Lookups(self.pages, self.leases, self._out, self.counts, jobs, metaserver, history - past)
         self.verifier = Verifier(self.pages, self._out, self.counts, jobs, self.lookups.wake, verify_every)
         self.scrubber = Scrubber(self.pages, self.verifier, self.counts, scrub_rate)
         self.disk = DiskLevel(self.pages, self._out, self.counts, jobs, self.lookups.wake, disk)
@@ -104,11 +99,12 @@ class TierState:
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._snapshots, self._keeping = Snapshots(self.pages), Keeping(self.pages, self.disk)
+        self._inspector = Inspector(self)
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
         self.pages.space.turn += 1
-        self.pages.space.now = now
+        self.pages.space.now = self.pages.chronicle.now = now
         self._event(event, now)
         while self._flush():
             self.lookups.run(now)
@@ -186,7 +182,7 @@ class TierState:
                 session = self.sessions.find(message.session, message.token)
                 member = session.members.get(message.member)
                 if member is not None:
-                    self._end_member(session, member, unlink=True)
+                    self._end_member(session, member, unlink=True, why="its process left")
                 self._done(asker)
             case Lookup():
                 session = self.sessions.find(message.session, message.token)
@@ -220,6 +216,8 @@ class TierState:
             case Sync():
                 self._flush()
                 self._out.append(Reply(asker, self._snapshots.chunk(message)))
+            case _ if (answer := self._inspector.answer(message, now)) is not None:
+                self._out.append(Reply(asker, answer))
             case _:
                 self._out.append(Fail(asker, ErrorCode.UNSUPPORTED, f"a tier does not answer {message.KIND}"))
 
@@ -310,7 +308,7 @@ class TierState:
         }
         if unlisted:
             self.counts["grants_unlisted"] += len(unlisted)
-            self.saves.end_for(session, member, unlisted)
+            self.saves.end_for(session, member, unlisted, "its process holds it no more")
         if member.role != "scheduler":
             return
         # A beat may have been under way for long: it says nothing of lookups that were sent after it, nor of their leases.
@@ -335,10 +333,10 @@ class TierState:
             return
         self.counts["members_dead"] += 1
         self._out.append(Log("member_dead", {"engine": session.engine, "role": member.role, "rank": member.rank}))
-        self._end_member(session, member, unlink=True)
+        self._end_member(session, member, unlink=True, why="its process died")
 
-    def _end_member(self, session: Session, member: Member, unlink: bool) -> None:
-        self.saves.end_for(session, member, set(member.grants))
+    def _end_member(self, session: Session, member: Member, unlink: bool, why: str) -> None:
+        self.saves.end_for(session, member, set(member.grants), why)
         if member.role == "scheduler":
             self.lookups.cancel(session, self.lookups.of_session(session))
             self.leases.release([lease.number for lease in self.leases.of_session(session.number)], session.number)
@@ -374,6 +372,7 @@ class TierState:
         if now < self._beat_at:
             return
         self._beat_at = now + BEAT_S
+        self.turns.mark(self.pages.space.turn, now)
         self._flush()
         self._out.append(Publish(TOPIC, self.pages.beat()))
         for session in self.sessions.by_number.values():

@@ -6,7 +6,7 @@ from typing import Any
 
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.envelope import EventHeader, Header, PublicationHeader, ReplyHeader, RequestHeader
-from pegaflow.common.wire.messages import attach, catalogue, facts, loads, operate, saves, space, transfer
+from pegaflow.common.wire.messages import attach, catalogue, facts, inspection, loads, operate, saves, space, transfer
 
 BIG = (1 << 64) - 1
 F, N, T = bytes(range(16)), bytes(range(16, 32)), bytes(range(32, 48))
@@ -49,6 +49,35 @@ MESSAGES: tuple[Any, ...] = (
     catalogue.NodeUp("a", 13, "tcp://h:1"),
     catalogue.NodeDown("a", 13, "dead"),
     catalogue.Beat(),
+    inspection.Inspect(K),
+    inspection.Inspected(
+        *(bytes([2, 1, 0]), bytes([7, 1, 0]), u64s([8192, 4096, 0]), u32s([2, 1, 0]), u32s([3, 0, 0]), u32s([2, 0, 0])),
+        *(u32s([1, 0, 0]), u64s([1500, BIG, BIG]), u64s([BIG, 0, BIG]), u32s([2, 0, 0]), N + T, ["engine-1", "", ""]),
+        ["req-1", "", ""],
+    ),
+    inspection.Find(F[:5]),
+    inspection.Found([K[0].hex()], True),
+    inspection.Story(K[0]),
+    inspection.Told(u64s([9000, 50]), bytes([0, 5]), ["engine-1 req-1", ""], 60_000),
+    inspection.Recall("req-1"),
+    inspection.Recalled(
+        *(["req-1"], ["engine-1"], [F.hex()], u64s([500]), u64s([20]), u32s([4]), u32s([3]), u32s([1]), u32s([0])),
+        *(u32s([2]), u32s([1]), ["unknown"], [K[1].hex()], 90_000),
+    ),
+    inspection.Leases(),
+    inspection.LeaseList(u64s([41]), ["engine-1"], [""], ["req-1"], u32s([3]), u64s([12288]), u64s([70]), u64s([BIG]), 1),
+    inspection.Grants(),
+    inspection.GrantList(
+        *(u64s([32]), u64s([31]), ["engine-1"], ["req-1"], ["rank 0 (process 7)"], u32s([2]), u64s([8192]), u64s([40])),
+        *(u64s([200]), 1),
+    ),
+    inspection.Namespaces(),
+    inspection.NamespaceList([F.hex()], ["engine-1"], ["dtype=bf16\nmodel=m"], u64s([12]), u64s([1 << 20]), u64s([3])),
+    inspection.Digest(),
+    inspection.Digests(["node-a"], u64s([13]), u64s([99]), T, u64s([5]), u64s([6]), b"\1"),
+    inspection.Believe("node-a", K),
+    inspection.Believed(13, 99, bytes([2, 1, 0]), bytes([1, 0, 0]), u32s([8192, 4096, 0])),
+    inspection.Resync("node-a"),
     loads.Lookup(3, T, 21, "req-1", K, K[:1], 5000, True),
     loads.Hits(21, 22, 1, 0, 2, u32s([1, 2, 3, 4]), u64s([5, 6, 7, BIG]), bytes([0, 1]), "unknown"),
     loads.Loading(3, T, u64s([22])),

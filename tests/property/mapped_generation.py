@@ -33,10 +33,16 @@ class MappedGeneration:
     def void(self) -> None:
         self.is_live, self.is_void = False, True
 
-    def agrees(self, beat: CatalogueBeat) -> bool:
+    @property
+    def digest(self) -> bytes:
         total = sum(entry_digest(key, entry & 0xFF, entry >> 8 & 0xFF, entry >> 16) for key, entry in self.entries.items())
-        digest = (total % DIGEST_MOD).to_bytes(DIGEST_BYTES, "little")
-        return beat.digest == digest and (beat.pending, beat.sealed) == (self.counts[PENDING], self.counts[SEALED])
+        return (total % DIGEST_MOD).to_bytes(DIGEST_BYTES, "little")
+
+    def entries_of(self, keys: Collection[bytes]) -> list[int]:
+        return [self.entries.get(key, 0) for key in keys]
+
+    def agrees(self, beat: CatalogueBeat) -> bool:
+        return beat.digest == self.digest and (beat.pending, beat.sealed) == (self.counts[PENDING], self.counts[SEALED])
 
     def validate(self) -> None:
         assert not self.is_void

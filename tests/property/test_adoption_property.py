@@ -23,9 +23,10 @@ from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.adoption import Remains
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.sessions import holder_word
 from pegaflow.services.tier.slots import slab_granules
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.state import TierState
 from test_tier_property import MOSTLY, POOL_GRANULES, SHARDS, World, content
 
 SIZE = POOL_GRANULES * GRANULE

@@ -22,7 +22,8 @@ from pegaflow.services.tier import events, snapshots
 from pegaflow.services.tier.commands import Fail, Publish, Reply
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import TOPIC
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 
 SIZE = 64
 CHUNK_KEYS = 2

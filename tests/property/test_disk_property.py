@@ -23,7 +23,8 @@ from pegaflow.services.tier.disk.record import Record, aligned, decode_log, enco
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pins import Agent
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 from test_tier_property import MOSTLY, PAGE, POOL_GRANULES, RARELY, SHARDS, World, checksum, content
 
 SPACE = SpaceOptions("lru", {}, 1.0, 0.6, 0.3, 0.25)

@@ -109,4 +109,4 @@ def test_sets_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
         while index.busy:
             index.work()
     index.validate()
-    assert len(index._sets) < 40 and generation.get(KEYS[0]) == pack_entry(SEALED, 0, 99)
+    assert len(index._sets) < 40 and generation.entries_of([KEYS[0]]) == [pack_entry(SEALED, 0, 99)]

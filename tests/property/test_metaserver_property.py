@@ -84,7 +84,7 @@ class Mirrored(MappedGeneration):
         super().validate()
         assert self.real.counts == self.counts
         for key in KEYS:
-            assert self.real.get(key) == self.entries.get(key, 0)
+            assert self.real.entries_of([key]) == [self.entries.get(key, 0)]
 
 
 class Cluster(RuleBasedStateMachine):

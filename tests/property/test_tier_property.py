@@ -28,7 +28,8 @@ from pegaflow.common.wire.version import PROTOCOL
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pins import Agent
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 
 FINGERPRINT = b"f" * 16
 PAGE = 2 * GRANULE

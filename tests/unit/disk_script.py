@@ -14,7 +14,8 @@ from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.disk.level import DiskOptions
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.pins import Agent
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 from tier_script import EPOCH, Script
 
 CAPACITY = 64 * GRANULE

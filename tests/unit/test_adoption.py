@@ -19,8 +19,9 @@ from pegaflow.common.wire.messages.transfer import Pin, Pinned
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.adoption import KEEP_S, Remains
 from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.sessions import holder_word
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.state import TierState
 from tier_script import EPOCH, Script, checksum, deltas, hits, key
 
 

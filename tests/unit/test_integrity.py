@@ -14,8 +14,9 @@ from pegaflow.common.wire.messages.saves import GRANTED
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.pins import Agent
+from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.scrubber import PAUSE_S
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.state import TierState
 from pegaflow.services.tier.verifier import OnLoad
 from tier_script import EPOCH, Script, checksum, deltas, hits, key
 

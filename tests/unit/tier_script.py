@@ -16,7 +16,8 @@ from pegaflow.common.wire.messages.saves import Grant, Intent, Written
 from pegaflow.common.wire.messages.transfer import Pinned
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.pins import Agent
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 
 FINGERPRINT = b"f" * 16
 EPOCH = 77

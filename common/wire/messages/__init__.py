@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pegaflow.common.wire.messages import attach, catalogue, facts, loads, operate, saves, space, transfer
+from pegaflow.common.wire.messages import attach, catalogue, facts, inspection, loads, operate, saves, space, transfer
 
-__all__ = ["attach", "catalogue", "facts", "loads", "operate", "saves", "space", "transfer"]
+__all__ = ["attach", "catalogue", "facts", "inspection", "loads", "operate", "saves", "space", "transfer"]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pegaflow.common.wire.errors import ErrorCode
+from pegaflow.common.wire.messages.inspection import Step
 from pegaflow.services.tier.commands import Command, DiskDrop, DiskGiveUp, DiskRead, DiskWrite, Log
 from pegaflow.services.tier.disk.index import DiskIndex
 from pegaflow.services.tier.disk.keeps import DiskKeeps
@@ -158,6 +159,7 @@ class DiskLevel:
             if not code and page.state is PageState.SEALED:
                 self.index.add(record)
                 self._pages.store_below(record.key, record.size)
+                self._pages.chronicle.one(Step.DISK_WRITTEN, record.key)
                 self._counts["disk_written"] += 1
                 self._counts["disk_written_bytes"] += record.size
             self._pages.space.spilled(page)
@@ -170,6 +172,7 @@ class DiskLevel:
         """Room was made: what went is not in the catalogue any more."""
         for key in self.index.gone:
             self._pages.drop_below(key)
+        self._pages.chronicle.note(Step.DISK_EVICTED, self.index.gone)
         self._counts["disk_evicted"] += len(self.index.gone)
         self._out.extend(DiskDrop(number) for number in self.index.dropped)
         self.index.gone.clear()
@@ -250,6 +253,7 @@ class DiskLevel:
             else:
                 page.unwritten.clear()
                 if self._pages.seal(page, record.checksums):
+                    self._pages.chronicle.one(Step.DISK_READ, record.key)
                     self._counts["disk_read"] += 1
                     self._counts["disk_read_bytes"] += record.size
             self._wake(record.key)
@@ -259,6 +263,7 @@ class DiskLevel:
         self._counts["disk_bad_checksum" if code == ErrorCode.BAD_CHECKSUM else "disk_read_failed"] += 1
         self._counts[FAILED + code] += 1
         self._out.append(Log("disk_page_lost", {"key": record.key.hex(), "code": code, "segment": record.segment}))
+        self._pages.chronicle.one(Step.DISK_LOST, record.key, (code,))
         if self.index.remove(record):
             self._pages.drop_below(record.key)
         self._pages.doom(page)
@@ -301,6 +306,7 @@ class DiskLevel:
         self._after_place()
         for record in used:
             self._pages.store_below(record.key, record.size)
+        self._pages.chronicle.note(Step.DISK_FOUND, [record.key for record in used])
         self._counts["disk_found"] += len(used)
 
     def all_found(self) -> None:

@@ -25,6 +25,7 @@ from pegaflow.services.tier.slots import SlotAllocator
 
 TRIM_PAGES = 256  # evicted ahead of need in one tick, at most
 NOBODY = (0, "")
+FOR_ROOM, OVER_QUOTA, AHEAD = "room", "quota", "watermark"
 
 
 class Space:
@@ -42,6 +43,7 @@ class Space:
         self.turn, self.now = 1, 0.0
         self._touched: list[tuple[int, Sequence[Page], bool]] = []
         self._asker = NOBODY
+        self._why = FOR_ROOM
         self._trimming = False
         self._leaving: dict[Page, None] = {}
         self._leaving_granules = 0
@@ -92,8 +94,15 @@ class Space:
             page = self._room.oldest(space) if need <= quota else None
             if page is None:
                 return False
+            self._why = OVER_QUOTA
             self._evict(page)
+            self._why = FOR_ROOM
         return True
+
+    @property
+    def reason(self) -> tuple[str | int, ...]:
+        """Of the eviction that is under way: why, and for which session and request (0: for a fetch, a read or nobody)."""
+        return (self._why, *self._asker)
 
     def put(self, page: Page) -> None:
         """The slots have become this page."""
@@ -294,8 +303,13 @@ class Space:
                 if parent is not None:
                     self.place(parent)
             else:
-                self._evict(page)
+                self._evict_ahead(page)
         self._room.guarded.clear()
+
+    def _evict_ahead(self, page: Page) -> None:
+        self._why = AHEAD
+        self._evict(page)
+        self._why = FOR_ROOM
 
     def _surplus(self) -> Page | None:
         """The next page to go when nobody asks for its place: of the namespace that is farthest above its share."""
@@ -308,7 +322,7 @@ class Space:
         self._leaving_granules -= page.granules
         page.refs -= 1
         if page.state is PageState.SEALED and page.child is None and not self._held(page):
-            self._evict(page)
+            self._evict_ahead(page)
         self.place(page)
 
     # --- looking -----------------------------------------------------------------------------------------------------
