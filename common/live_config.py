@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from pegaflow.common import logs
 from pegaflow.common.config import ConfigError, Loaded, resolve
 from pegaflow.common.options import info_of
+from pegaflow.common.secrets import without_secrets
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class LiveConfig(Generic[T]):
 
 def options_of(value: Any, sources: Mapping[str, str]) -> list[dict[str, Any]]:
     """As `LiveConfig.view`, of any configuration."""
-    return [
+    found = [
         {
             "name": field.name,
             "value": _shown(value, field.name),
@@ -104,6 +105,7 @@ def options_of(value: Any, sources: Mapping[str, str]) -> list[dict[str, Any]]:
         }
         for field in dataclasses.fields(value)
     ]
+    return [without_secrets(option) for option in found]
 
 
 def _shown(config: Any, name: str) -> Any:

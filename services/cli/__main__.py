@@ -11,7 +11,21 @@ from types import ModuleType
 
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
-from pegaflow.services.cli import engine, monitor, status
+from pegaflow.services.cli import (
+    bench,
+    check,
+    completion,
+    configuration,
+    dump,
+    engine,
+    monitor,
+    node,
+    nodes,
+    ping,
+    send,
+    status,
+    top,
+)
 from pegaflow.services.cli.doctor import command as doctor
 from pegaflow.services.cli.doctor import fingerprints
 from pegaflow.services.cli.target import UsageError
@@ -21,9 +35,10 @@ EX_USAGE = 2
 EX_STOPPED = 130
 
 QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
-    ("Is everybody well?", (status, doctor, fingerprints)),
-    ("What is going on?", (monitor,)),
-    ("What can I change?", (engine,)),
+    ("Is everybody well?", (status, nodes, doctor, fingerprints, check, ping)),
+    ("What is going on?", (top, monitor, bench)),
+    ("What can I change?", (node, engine, send)),
+    ("What helps?", (configuration, dump, completion)),
 )
 """Commands by the question they answer. A command's module has NAME, HELP and `add_parser(commands)`."""
 
@@ -38,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Whatever goes wrong is one line on stderr; `--debug` shows where it came from.
     """
-    args = build().parse_args(argv)
+    args, rest = build().parse_known_args(argv)
+    if rest:
+        args.refuse(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code = int(args.run(args))
         sys.stdout.flush()
@@ -82,6 +99,7 @@ def build() -> argparse.ArgumentParser:
             module.add_parser(commands)
     for leaf in leaves(parser):
         leaf.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        leaf.set_defaults(refuse=leaf.error)
     parser.description = f"{parser.description}\n\n{_by_question()}"
     return parser
 

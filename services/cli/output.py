@@ -17,13 +17,20 @@ from pegaflow.common.quantity import duration
 from pegaflow.services.cli.listing import Listing, Output
 
 WATCH = "2s"
-_HOME_AND_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+HOME_AND_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 Look = Callable[[], Awaitable[Listing]]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`-o` and `--watch`, the same for every list command."""
+    add_output(parser)
+    again = f"look again, each TIME (default: {WATCH}), until stopped"
+    parser.add_argument("--watch", nargs="?", const=WATCH, type=pause, metavar="TIME", help=again)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """`-o` alone, for a command that looks again by itself."""
     parser.add_argument(
         "-o",
         "--output",
@@ -31,11 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=str(Output.TABLE),
         help="table or wide for people, json or jsonl for programs (default: table)",
     )
-    again = f"look again, each TIME (default: {WATCH}), until stopped"
-    parser.add_argument("--watch", nargs="?", const=WATCH, type=_pause, metavar="TIME", help=again)
 
 
-def _pause(text: str) -> float:
+def pause(text: str) -> float:
+    """Seconds between two looks. Raises what argparse takes."""
     seconds = duration(text)
     if seconds < 0.1:
         raise argparse.ArgumentTypeError("at least 100ms")
@@ -55,7 +61,7 @@ def present(args: argparse.Namespace, look: Look) -> int:
             first, began = not began, time.monotonic()
             found = asyncio.run(_once(look))
             if args.watch and people:
-                sys.stdout.write(_HOME_AND_CLEAR if sys.stdout.isatty() else "" if first else "\n")
+                sys.stdout.write(HOME_AND_CLEAR if sys.stdout.isatty() else "" if first else "\n")
             sys.stdout.write(found.render(output, painted))
             sys.stdout.flush()
             for line in (*(one.line() for one in found.wrong), *found.notes):

@@ -54,6 +54,7 @@ def dump(state: TierState) -> dict[str, Any]:
         "adoption": state.adoption.view(),
         "leases": sum(lease.session != 0 for lease in state.leases.open.values()),
         "pins": sum(lease.session == 0 for lease in state.leases.open.values()),
+        "leased_permille": state.leases.load()[1],
         "lookups": len(state.lookups.open),
         "waiters": state.lookups.waiting,
         "fetches": len(state.fetches.open),

@@ -1,0 +1,103 @@
+"""`pegaflow dump`: everything that services say of themselves, secrets removed, in one JSON file for whoever helps.
+
+Status, dump and facts (versions, limits, options) of every service, the metaservers' lists of nodes, and who did not answer. The
+file is readable by its owner only. It holds names, addresses and paths, but neither page contents nor prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pegaflow.common.secrets import without_secrets
+from pegaflow.common.version import package_version
+from pegaflow.common.wire.codec import Message
+from pegaflow.common.wire.errors import LocalError, PegaflowError
+from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
+from pegaflow.common.wire.messages.facts import Facts
+from pegaflow.common.wire.messages.operate import Document, Dump, Status
+from pegaflow.services.cli import target
+from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.documents import opened
+from pegaflow.services.cli.summary import as_object
+from pegaflow.services.cli.target import checked
+
+NAME = "dump"
+HELP = "everything for whoever helps, secrets removed"
+QUESTIONS: dict[str, Message] = {"status": Status(), "dump": Dump(), "facts": Facts()}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a new file; -: standard output")
+    target.add_options(parser)
+    parser.add_argument("--router", action="append", metavar="URL", help="a router's control endpoint, to ask it too")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: everybody answered. 1: somebody did not; the file has the others, and who it was."""
+    at, routers = target.choose(args), checked(tuple(args.router or ()))
+    found = asyncio.run(_collected(at, routers))
+    text = json.dumps(without_secrets(found), indent=1) + "\n"
+    if str(args.output) == "-":
+        print(text, end="")
+    else:
+        write(args.output, text)
+        print(f"{args.output}: {len(found['services'])} services, {len(found['wrong'])} without an answer", file=sys.stderr)
+    for one in found["wrong"]:
+        print(f"{one['service']} {one['node']} at {one['endpoint']}: {one['code']}: {one['text']}", file=sys.stderr)
+    return 1 if found["wrong"] else 0
+
+
+def write(path: Path, text: str) -> None:
+    """A new file, 0600. Raises `bad_config` where it cannot be made."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise LocalError("not_written", f"{path}: {error.strerror}") from None
+
+
+async def _collected(at: target.Target, routers: tuple[str, ...]) -> dict[str, Any]:
+    async with Cluster(at) as cluster:
+        peers = [*cluster.metaservers, *cluster.tiers, *(Peer("router", "?", url) for url in routers)]
+        services = await asyncio.gather(*(_service(cluster, peer) for peer in peers))
+        return {
+            "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "package": package_version(),
+            "services": [one for one in services if one is not None],
+            "wrong": [one._asdict() for one in cluster.wrong],
+        }
+
+
+async def _service(cluster: Cluster, peer: Peer) -> dict[str, Any] | None:
+    answers = await asyncio.gather(*(_told(cluster, peer, message) for message in QUESTIONS.values()))
+    if not any(answers):
+        return None
+    told = dict(zip(QUESTIONS, answers, strict=True))
+    first = next(answer for answer in answers if answer)
+    one = {"service": first["service"], "node": first["node"], "epoch": first["epoch"], "endpoint": peer.endpoint}
+    one |= {name: answer and answer["document"] for name, answer in told.items()}
+    if first["service"] == "metaserver":
+        nodes = await cluster.ask(peer, Nodes(), NodeList)
+        one["nodes"] = None if nodes is None else as_object(nodes)
+    return one
+
+
+async def _told(cluster: Cluster, peer: Peer, message: Message) -> dict[str, Any] | None:
+    answer = await cluster.ask(peer, message, Document)
+    if answer is None:
+        return None
+    try:
+        document: Any = opened(answer)
+    except PegaflowError as error:
+        document = {"code": error.code, "text": error.text}
+    return {"service": answer.service, "node": answer.node, "epoch": f"{answer.epoch:016x}", "document": document}
