@@ -34,7 +34,7 @@ Measured = Callable[[Cluster], Awaitable[list[Measure]]]
 
 
 class Kind(NamedTuple):
-    """What one verb measures, in which unit, and its thresholds where nobody says others."""
+    """What one verb measures, in which unit, its thresholds where nobody says others, what a service without answer means."""
 
     text: str
     unit: str
@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     crit: str
     parse: Callable[[str], float]
     measure: Measured
+    silent: State = State.CRITICAL
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     except (UsageError, ValueError) as error:
         print(f"pegaflow check: {error}", file=sys.stderr)
         return State.UNKNOWN
-    measures = [judged(one, warn, crit) for one in asyncio.run(_measured(at, kind.measure))]
+    measures = [judged(one, warn, crit) for one in asyncio.run(_measured(at, kind))]
     state = worst(measures)
     match args.format:
         case "nagios":
@@ -89,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
     return int(state)
 
 
-async def _measured(at: target.Target, measure: Measured) -> list[Measure]:
+async def _measured(at: target.Target, kind: Kind) -> list[Measure]:
     async with Cluster(at) as cluster:
-        silent = [Measure(one.service, one.node, None, State.CRITICAL, f"{one.code}: {one.text}") for one in cluster.wrong]
+        silent = [Measure(one.service, one.node, None, kind.silent, f"{one.code}: {one.text}") for one in cluster.wrong]
         cluster.wrong.clear()
-        return [*silent, *await measure(cluster)]
+        return [*silent, *await kind.measure(cluster)]
 
 
 async def _ping(cluster: Cluster) -> list[Measure]:
@@ -175,7 +176,7 @@ def _per_cent(text: str) -> float:
 KINDS = {
     "ping": Kind("the time to an answer", "ms", "100ms", "1s", _milliseconds, _ping),
     "sync": Kind("pages that a metaserver does not know of a tier", "", "1000", "100000", float, _sync),
-    "capacity": Kind("the share of a pool that cannot be evicted", "%", "70%", "90%", _per_cent, _capacity),
+    "capacity": Kind("the share of a pool that cannot be evicted", "%", "70%", "90%", _per_cent, _capacity, State.UNKNOWN),
     "latency": Kind("the 99th percentile of answers", "ms", "50ms", "500ms", _milliseconds, _latency),
 }
 
