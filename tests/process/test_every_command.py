@@ -12,10 +12,12 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-from cluster import Cluster, Engine, dump, make_keys, until
+from cluster import Cluster, Engine, ask, dump, make_keys, until
+from pegaflow.common.wire.messages.facts import Facts
+from pegaflow.common.wire.messages.operate import Ping
 from pegaflow.services.cli.__main__ import main
 
 pytestmark = pytest.mark.timeout(300)
@@ -62,7 +64,9 @@ TABLE = (
 def cluster() -> Iterator[Cluster]:
     folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
     folder.mkdir(mode=0o700)
-    with Cluster(folder, mover=False) as made:
+    config = folder / "c.toml"
+    config.write_text("[tier]\n")
+    with Cluster(folder, mover=False, more=("--config", str(config))) as made:
         made.wait_ready()
         engine = Engine(made, "a", "e").attached()
         engine.save(make_keys(4))
@@ -132,6 +136,33 @@ def test_healthy(cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path:
     assert all({"status", "dump", "facts"} <= one.keys() for one in told["services"])
     code, _, error, _ = run(line, capsys)
     assert code == 1 and "not_written" in error, "nothing is overwritten"
+
+
+def options(cluster: Cluster, node: str) -> dict[str, Any]:
+    told = json.loads(ask(cluster.endpoint(node), Facts()).json)
+    return {one["name"]: one["value"] for one in told["options"]}
+
+
+def test_a_tier_reads_its_configuration_again(cluster: Cluster) -> None:
+    file, process = cluster.folder / "c.toml", cluster.tiers["a"].process
+    assert (options(cluster, "a")["scrub_rate"], options(cluster, "a")["quota_default"]) == (32 << 20, 1.0)
+    file.write_text('[tier]\nscrub_rate = 0\nquota_default = 0.5\npool_size = "1GiB"\ndisk_queue = "1MiB"\n')
+    process.send_signal(signal.SIGHUP)
+    until("the new value", lambda: options(cluster, "a")["scrub_rate"] == 0)
+    namespaces = dump(cluster.endpoint("a"))["space"]["namespaces"]
+    assert [space["quota_bytes"] for space in namespaces.values()] == [32 << 20], "in use, not only shown"
+    assert options(cluster, "a")["disk_queue"] == 256 << 20, "that one needs a restart"
+    file.write_text("[tier]\nscrub_rate = 1\nevict_low = 2\n")
+    process.send_signal(signal.SIGHUP)
+    file_again = "[tier]\nscrub_rate = 2\n"
+    until("it was refused, or taken", lambda: dump(cluster.endpoint("a")))
+    assert options(cluster, "a")["scrub_rate"] == 0, "a file that is wrong anywhere changes nothing"
+    file.write_text(file_again)
+    process.send_signal(signal.SIGHUP)
+    until("a good one", lambda: options(cluster, "a")["scrub_rate"] == 2)
+    assert options(cluster, "a")["quota_default"] == 1.0
+    cluster.metaserver.process.send_signal(signal.SIGHUP)
+    assert ask(cluster.metaserver_endpoint, Ping()).service == "metaserver", "it lives"
 
 
 def test_drained_and_taken_back(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
