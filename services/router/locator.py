@@ -17,6 +17,7 @@ from typing import Any, Final
 from pegaflow.common import logs
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.key_scheme import KeyScheme
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.attach import SessionList, Sessions
 from pegaflow.common.wire.messages.catalogue import Locate, Located
@@ -25,7 +26,7 @@ from pegaflow.services.router.fields import has_only_text, is_set
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.nodes import NodeEvents
 from pegaflow.services.router.openai import ClientRequest, Endpoint
-from pegaflow.services.router.schemes import KeyScheme, place, schemes
+from pegaflow.services.router.schemes import names, place, schemes
 from pegaflow.services.router.steps import Role
 
 LEARN_S: Final = 5.0
@@ -79,7 +80,7 @@ class Locator:
         known = sorted(self.schemes, key=lambda scheme: scheme.fingerprint)[:MAX_SCHEMES]
         if len(set(placed.values())) < 2 or not known or self._loop.time() < self._paused_until:
             return {}
-        questions = [scheme.keys(ids) for scheme in known]
+        questions = [names(scheme, ids) for scheme in known]
         try:
             async with asyncio.timeout(self._wait):
                 answers = await asyncio.gather(*(self._ask(keys) for keys in questions if keys))

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from pegaflow.common.keys import FINGERPRINT_BYTES, BlockHash, HashAlgorithm, Key, key, prefix_hashes
+from pegaflow.common.key_scheme import KeyScheme
+from pegaflow.common.keys import FINGERPRINT_BYTES, HashAlgorithm, Key
 from pegaflow.common.wire.messages.attach import SessionList
 
 MAX_IDS: Final = 16_384
 """Of a prompt: hashing them takes about 5 ms, for which nothing else runs. Their pages stand for the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyScheme:
-    """Sizes in tokens; `none_hash` is the parent of a first block."""
-
-    fingerprint: bytes
-    block_size: int
-    hash_block_size: int
-    algorithm: HashAlgorithm
-    none_hash: bytes
-
-    def keys(self, ids: Sequence[int]) -> list[Key]:
-        """Of the full blocks of a prompt's beginning, in order."""
-        hashes = prefix_hashes(self.algorithm, BlockHash(self.none_hash), ids[:MAX_IDS], self.hash_block_size)
-        step = self.block_size // self.hash_block_size
-        return [key(self.fingerprint, content) for content in hashes[step - 1 :: step]]
+def names(scheme: KeyScheme, ids: Sequence[int]) -> list[Key]:
+    """Keys of the full blocks of a prompt's beginning, in order."""
+    return scheme.keys(ids[:MAX_IDS])
 
 
 def schemes(listed: SessionList) -> frozenset[KeyScheme]:

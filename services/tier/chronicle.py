@@ -20,16 +20,13 @@ Who = tuple[str | int, ...]
 
 MARK = slice(8, 24)
 _MARK_BYTES = 16
-OVERHEAD = 200
+OVERHEAD = 280
 """Bytes of a batch besides its marks: tuple, numbers, the marks' own head, the ring's place."""
 _MAX_OPEN = 4096
 
 
-class _Batch(NamedTuple):
-    at: float
-    step: Step
-    who: Who
-    marks: bytes
+_Batch = tuple[float, Step, Who, bytes, int]
+"""Time, step, who, marks, and the bytes that it counts for."""
 
 
 class Event(NamedTuple):
@@ -78,26 +75,31 @@ class Chronicle:
             marks = b"".join([_mark(key) for key in self._keys])
         self.noted += len(self._keys)
         self._keys.clear()
-        batch = _Batch(self._at, self._step, self._who, marks)
-        self._batches.append(batch)
-        self.bytes += _size(batch)
-        while self.bytes > self._limit and self._batches:
-            self.bytes -= _size(self._batches.popleft())
+        size = OVERHEAD + len(marks)
+        for part in self._who:
+            if type(part) is str:
+                size += len(part)
+        self.bytes += size
+        batches = self._batches
+        batches.append((self._at, self._step, self._who, marks, size))
+        while self.bytes > self._limit and batches:
+            self.bytes -= batches.popleft()[4]
 
     def story(self, key: bytes) -> list[Event]:
         """What is remembered of this page, the oldest step first."""
         self._close()
         mark = _mark(key)
-        return [Event(batch.at, batch.step, batch.who) for batch in self._batches for _ in _within(batch.marks, mark)]
+        found = [batch for batch in self._batches if mark in batch[3]]
+        return [Event(at, step, who) for at, step, who, marks, _ in found for _ in _within(marks, mark)]
 
     @property
     def since(self) -> float:
         """The time of the oldest step that is remembered; now, if there is none."""
-        return self._batches[0].at if self._batches else self.now
+        return self._batches[0][0] if self._batches else self.now
 
     def validate(self) -> None:
-        assert self.bytes == sum(map(_size, self._batches)) <= self._limit
-        assert all(batch.marks and len(batch.marks) % _MARK_BYTES == 0 for batch in self._batches)
+        assert self.bytes == sum(batch[4] for batch in self._batches) <= self._limit
+        assert all(batch[3] and len(batch[3]) % _MARK_BYTES == 0 for batch in self._batches)
         assert not self._keys or self._limit
 
 
@@ -111,7 +113,3 @@ def _within(marks: bytes, mark: bytes) -> Iterator[int]:
         if at % _MARK_BYTES == 0:
             yield at
         at = marks.find(mark, at + 1)
-
-
-def _size(batch: _Batch) -> int:
-    return OVERHEAD + len(batch.marks) + sum(len(part) for part in batch.who if isinstance(part, str))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.key_scheme import KeyScheme
 from pegaflow.common.keys import HashAlgorithm, none_hash
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.wire.columns import u32s
@@ -16,7 +17,6 @@ from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.metaserver.service import MetaserverService
 from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.nodes import NodeEvents
-from pegaflow.services.router.schemes import KeyScheme
 from routed import Routed, routed, until
 from scripted_engine import ScriptedEngine, hangs, text_ids
 from scripted_tier import ScriptedTier

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from pegaflow.common.keys import HashAlgorithm, block_hash, key, none_hash
+from pegaflow.common.key_scheme import KeyScheme
+from pegaflow.common.keys import BlockHash, HashAlgorithm, block_hash, key, none_hash
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.messages.attach import SessionList
-from pegaflow.services.router.schemes import MAX_IDS, KeyScheme, place, schemes
+from pegaflow.services.router.schemes import MAX_IDS, names, place, schemes
 
 F, G = b"f" * 16, b"g" * 16
 NONE = none_hash(HashAlgorithm.SHA256_CBOR)
@@ -24,8 +25,17 @@ def test_a_key_is_the_hash_that_ends_at_the_pages_end() -> None:
 def test_a_long_prompt_is_judged_by_its_beginning() -> None:
     scheme = KeyScheme(F, 16, 16, HashAlgorithm.SHA256_CBOR, NONE)
     ids = list(range(MAX_IDS + 160))
-    assert scheme.keys(ids) == scheme.keys(ids[:MAX_IDS])
-    assert len(scheme.keys(ids)) == MAX_IDS // 16
+    assert names(scheme, ids) == scheme.keys(ids[:MAX_IDS])
+    assert len(names(scheme, ids)) == MAX_IDS // 16
+
+
+def test_the_tail_continues_the_last_full_block() -> None:
+    scheme = KeyScheme(F, 4, 2, HashAlgorithm.SHA256_CBOR, NONE)
+    ids = list(range(11))
+    assert scheme.tail(ids[:8]) is None
+    parent = scheme.keys(ids)[-1][16:]
+    assert scheme.tail(ids) == key(F, block_hash(scheme.algorithm, BlockHash(parent), ids[8:]))
+    assert scheme.tail(ids[:3]) == key(F, block_hash(scheme.algorithm, NONE, ids[:3]))
 
 
 def test_what_cannot_be_computed_is_left_out() -> None:
