@@ -28,6 +28,7 @@ from pegaflow.services.cli import (
 )
 from pegaflow.services.cli.doctor import command as doctor
 from pegaflow.services.cli.doctor import fingerprints
+from pegaflow.services.cli import catalogue, engine, intents, leases, monitor, page, sessions, status, why
 from pegaflow.services.cli.target import UsageError
 
 EX_WRONG = 1
@@ -39,6 +40,12 @@ QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
     ("What is going on?", (top, monitor, bench)),
     ("What can I change?", (node, engine, send)),
     ("What helps?", (configuration, dump, completion)),
+    ("Is everybody well?", (status,)),
+    ("Why was this a miss? Where is this page?", (why, page)),
+    ("Who is attached, who holds what?", (sessions, leases, intents)),
+    ("Does the metaserver believe the right thing?", (catalogue,)),
+    ("What is going on?", (monitor,)),
+    ("What can I change?", (engine,)),
 )
 """Commands by the question they answer. A command's module has NAME, HELP and `add_parser(commands)`."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -87,7 +88,7 @@ class Cluster:
                 self.metaservers.append(seen)
             else:
                 found.setdefault((seen.node, seen.epoch), seen)
-        self.tiers = list(found.values())
+        self.tiers = sorted(found.values())
 
     async def _nodes(self, peer: Peer, budget_s: float) -> list[Peer]:
         try:
@@ -147,6 +148,6 @@ def listed(args: argparse.Namespace, question: Question) -> int:
     async def look() -> Listing:
         async with Cluster(at) as cluster:
             found = await question(cluster)
-            return Listing(found.columns, found.rows, [*cluster.wrong, *found.wrong], found.notes)
+            return replace(found, wrong=[*cluster.wrong, *found.wrong])
 
     return output.present(args, look)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
+from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.target import UsageError
 
 
@@ -24,3 +26,14 @@ def agreed(args: argparse.Namespace, what: str) -> bool:
         return True
     print("nothing was changed", file=sys.stderr)
     return False
+
+
+def told(done: Sequence[str], wrong: Sequence[Wrong]) -> int:
+    """Says what was done, and what was not; the exit code."""
+    for line in done:
+        print(line)
+    for one in wrong:
+        print(one.line(), file=sys.stderr)
+    if not done and not wrong:
+        print("nobody is there to do it", file=sys.stderr)
+    return 0 if done and not wrong else 1

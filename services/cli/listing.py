@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -39,12 +39,16 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows under their columns, what is `wrong` (then the exit code is 1), and `notes` for people, said on stderr."""
+    """Rows under their columns, what is `wrong` (then the exit code is 1), and `notes` for people, said on stderr.
+
+    `below`: further tables for people, whose rows programs find inside the rows of this one.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     wrong: Sequence[Wrong] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
+    below: Sequence[Listing] = ()
 
     def objects(self) -> list[dict[str, Any]]:
         """Every row with every column, in order, raw."""
@@ -59,7 +63,8 @@ class Listing:
             case Output.JSONL:
                 return "".join(json.dumps(row) + "\n" for row in self.objects())
             case Output.TABLE | Output.WIDE:
-                return self._table(output is Output.WIDE, colour)
+                wide = output is Output.WIDE
+                return "\n".join(listing._table(wide, colour) for listing in (self, *self.below))
 
     def _table(self, wide: bool, colour: bool) -> str:
         shown = [column for column in self.columns if column.head and (wide or not column.wide)]

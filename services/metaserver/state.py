@@ -12,9 +12,9 @@ can be rebuilt from the tiers; a wrong entry costs a miss. `validate()` checks h
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from pegaflow.common.bus.clone import Applied, Ask, Effect, Swapped, Voided, Wanted
 from pegaflow.common.bus.generation import Generation
@@ -50,6 +50,18 @@ BEAT_S = 0.5
 MAX_WAIT_S = 60.0
 PAUSE_S = 1.0
 MAX_KEYS = 1 << 20
+MAX_LEFT = 64
+"""Lives that ended, remembered for whoever asks where pages are gone."""
+
+
+class _Left(NamedTuple):
+    """A node's life that is over; `sealed`: how many pages it was known to have, None where that is forgotten."""
+
+    node: str
+    epoch: int
+    reason: str
+    at: float
+    sealed: int | None
 
 
 class MetaserverState:
@@ -61,6 +73,7 @@ class MetaserverState:
         self.nodes = KnownNodes(epoch, itertools.count(1), self._generation)
         self.waiters = Waiters()
         self._inspector = Inspector(self.nodes)
+        self._left: deque[_Left] = deque(maxlen=MAX_LEFT)
         self._jitter = jitter
         self._turn = 0
         self._beat_at = 0.0
@@ -269,6 +282,7 @@ class MetaserverState:
                     self.counts["swaps"] += 1
                     self._swapped(node, first, now)
                 case Voided(epoch):
+                    self._left.append(_Left(node.name, epoch, "replaced", now, None))
                     self._show_down(node, epoch, "replaced")
                     self._settle(self.waiters.all(), now)
                 case _:
@@ -292,6 +306,7 @@ class MetaserverState:
 
     def _lose(self, node: Node, reason: str, now: float) -> None:
         epoch = node.epoch
+        self._left.append(_Left(node.name, epoch, reason, now, node.clone.sealed))
         self.nodes.part(node, for_good=reason == "bye")
         self._out.append(Disconnect(node.name))
         self.counts[f"nodes_{reason}"] += 1
@@ -342,6 +357,16 @@ class MetaserverState:
                     "silent_ms": int((now - node.heard_at) * 1e3),
                 }
                 for node in nodes
+            ],
+            "left": [
+                {
+                    "node": left.node,
+                    "epoch": f"{left.epoch:016x}",
+                    "reason": left.reason,
+                    "ago_ms": int((now - left.at) * 1e3),
+                    "sealed": left.sealed,
+                }
+                for left in self._left
             ],
             "index": len(self.index),
             "keys": {"sealed": sum(node.clone.sealed for node in nodes), "pending": sum(node.clone.pending for node in nodes)},

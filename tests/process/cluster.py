@@ -184,14 +184,22 @@ class Cluster:
 class Engine:
     """An engine without a model: both buses of a one-rank vLLM, writing and reading pages whose bytes follow from their key."""
 
-    def __init__(self, cluster: Cluster, node: str, name: str = "engine", mode: str = "read_write") -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: str,
+        name: str = "engine",
+        mode: str = "read_write",
+        fingerprint: bytes = FINGERPRINT,
+        factors: Mapping[str, str] = FACTORS,
+    ) -> None:
         options = TierOptions(cluster.endpoint(node), cluster.runtime(node), mode, 2.0, 5.0)
         self.scheduler = SchedulerBus(
             options,
             Member(name, "scheduler", 0, 0, 1, 0, 1),
             b"b" * 16,
-            FINGERPRINT,
-            FACTORS,
+            fingerprint,
+            factors,
             [LAYOUT],
             [PAGE_BYTES],
             clock=clock.now,
@@ -225,11 +233,16 @@ class Engine:
         return self.write(self.intent(keys, request), keys)
 
     def lookup(
-        self, keys: list[bytes], tails: list[bytes] | None = None, wait_s: float = 5.0, expected: bool = False
+        self,
+        keys: list[bytes],
+        tails: list[bytes] | None = None,
+        wait_s: float = 5.0,
+        expected: bool = False,
+        request: str = "r",
     ) -> LookupAnswer:
         """Asks and waits for the answer; the caller owns the lease."""
         self._lookups += 1
-        assert self.scheduler.lookup(self._lookups, "r", keys, tails or [], wait_s, expected)
+        assert self.scheduler.lookup(self._lookups, request, keys, tails or [], wait_s, expected)
         answers = until("an answer", self.scheduler.drain)
         assert [answer.lookup for answer in answers] == [self._lookups]
         return answers[0]
