@@ -13,22 +13,27 @@ from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.services.cli import (
     bench,
+    catalogue,
     check,
     completion,
     configuration,
     dump,
     engine,
+    intents,
+    leases,
     monitor,
     node,
     nodes,
+    page,
     ping,
     send,
+    sessions,
     status,
     top,
+    why,
 )
 from pegaflow.services.cli.doctor import command as doctor
 from pegaflow.services.cli.doctor import fingerprints
-from pegaflow.services.cli import catalogue, engine, intents, leases, monitor, page, sessions, status, why
 from pegaflow.services.cli.target import UsageError
 
 EX_WRONG = 1
@@ -37,15 +42,12 @@ EX_STOPPED = 130
 
 QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
     ("Is everybody well?", (status, nodes, doctor, fingerprints, check, ping)),
-    ("What is going on?", (top, monitor, bench)),
-    ("What can I change?", (node, engine, send)),
-    ("What helps?", (configuration, dump, completion)),
-    ("Is everybody well?", (status,)),
     ("Why was this a miss? Where is this page?", (why, page)),
     ("Who is attached, who holds what?", (sessions, leases, intents)),
     ("Does the metaserver believe the right thing?", (catalogue,)),
-    ("What is going on?", (monitor,)),
-    ("What can I change?", (engine,)),
+    ("What is going on?", (top, monitor, bench)),
+    ("What can I change?", (node, engine, send)),
+    ("What helps?", (configuration, dump, completion)),
 )
 """Commands by the question they answer. A command's module has NAME, HELP and `add_parser(commands)`."""
 

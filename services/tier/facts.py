@@ -1,4 +1,4 @@
-"""What a tier says of itself to `pegaflow doctor`."""
+"""What a tier says of itself: to whoever looks, and to `pegaflow doctor`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pegaflow.common import machine
+from pegaflow.common.lifecycle import Lifecycle
+from pegaflow.common.version import package_version
+from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.mover import transports
 from pegaflow.services.tier.sessions import Session
+from pegaflow.services.tier.state import TierState
 
 DISTRIBUTIONS = ("nixl", "numpy", "xxhash")
 
@@ -39,3 +43,18 @@ def facts(config: TierConfig, sessions: Iterable[Session], movers: Iterable[int]
         ],
         "movers": [found for pid in movers if (found := transports.in_use(pid))],
     }
+
+
+def status(state: TierState, lifecycle: Lifecycle, carrier: Carrier, uptime_ms: int) -> dict[str, Any]:
+    """The status document, but for what only the service knows. JSON-able."""
+    told = state.dump()
+    told["disk"]["threads"] = carrier.disk_busy()
+    told.update(
+        state=str(lifecycle.state),
+        reasons=lifecycle.reasons(),
+        uptime_ms=uptime_ms,
+        package=package_version(),
+        mover=carrier.mover_counts(),
+        files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
+    )
+    return told

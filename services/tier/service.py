@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 from pegaflow.common import clock, faults, logs
 from pegaflow.common.bus.events import EventPublisher, session_topic
@@ -34,7 +34,7 @@ from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.drain_mark import DrainMark
-from pegaflow.services.tier.facts import facts
+from pegaflow.services.tier.facts import facts, status
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
@@ -376,31 +376,24 @@ class TierService:
         """For metrics; None without a mover."""
         return self._carrier.mover_counts()
 
+    def _endpoints(self) -> dict[str, str]:
+        return {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint}
+
     def _facts(self) -> operate.Document:
         told = facts(self._config, self.state.sessions.by_number.values(), self._carrier.mover_pids())
-        told |= {
-            "options": self._options(),
-            "endpoints": {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint},
-        }
-        return operate.Document("tier", self._config.node, self.epoch, json.dumps(told))
+        return self._told(told | {"options": self._options(), "endpoints": self._endpoints()})
 
     def _document(self) -> operate.Document:
-        dump = self.state.dump()
-        dump["disk"]["threads"] = self._carrier.disk_busy()
+        dump = status(self.state, self._lifecycle, self._carrier, int((clock.now() - self._started_at) * 1e3))
         dump.update(
-            state=str(self._lifecycle.state),
-            reasons=self._lifecycle.reasons(),
-            uptime_ms=int((clock.now() - self._started_at) * 1e3),
+            self._endpoints(),
             pool_bytes=self._life.pool.size,
-            package=package_version(),
-            requests=self.requests_endpoint,
-            events=self.events_endpoint,
-            control=self.control_endpoint,
             members=len(self._probes),
-            mover=self.mover_counts(),
             metaserver_known=self._metaservers.known,
             failed_commands=self.failed_commands,
             malformed=self.malformed + self._requests.malformed,
-            files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         )
-        return operate.Document("tier", self._config.node, self.epoch, json.dumps(dump))
+        return self._told(dump)
+
+    def _told(self, told: dict[str, Any]) -> operate.Document:
+        return operate.Document("tier", self._config.node, self.epoch, json.dumps(told))
