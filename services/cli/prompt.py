@@ -113,8 +113,8 @@ def chosen(args: argparse.Namespace, known: Mapping[bytes, Namespace]) -> dict[b
         raise UsageError(
             f"the keys of {', '.join(name.hex()[:8] for name in found)} cannot be made here: {why}; say --block-size and --hash"
         )
-    where = f"that begins with {digits}" if digits else ""
-    raise UsageError(f"no tier knows a fingerprint {where}: say --fingerprint, --block-size and --hash".replace("  ", " "))
+    where = f" that begins with {digits}" if digits else ""
+    raise UsageError(f"no tier knows a fingerprint{where}: say --fingerprint, --block-size and --hash")
 
 
 def _digits(text: str | None) -> str:

@@ -20,7 +20,7 @@ Who = tuple[str | int, ...]
 
 MARK = slice(8, 24)
 _MARK_BYTES = 16
-OVERHEAD = 280
+OVERHEAD = 310
 """Bytes of a batch besides its marks: tuple, numbers, the marks' own head, the ring's place."""
 _MAX_OPEN = 4096
 

@@ -87,7 +87,7 @@ class Inspector:
         return leases, pins
 
     def _used_ms(self, page: Page | None, now: float) -> int:
-        used = self._state.turns.time(page.used_at) if page is not None and page.used_at else None
+        used = self._state.turns.time(page.used_at, now) if page is not None and page.used_at else None
         return NEVER if used is None else _ms(now - used)
 
     def _find(self, message: inspection.Find, _: float) -> inspection.Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 
 MAX_MARKS = 4096
 
@@ -23,9 +23,9 @@ class Turns:
         self._turns.append(turn)
         self._times.append(now)
 
-    def time(self, turn: int) -> float | None:
+    def time(self, turn: int, now: float) -> float | None:
         """When that was, at the latest; None: before this life of the tier."""
-        at = bisect_right(self._turns, turn)
-        if not at:
+        if not self._turns or turn < self._turns[0]:
             return None
-        return self._times[at] if at < len(self._times) else self._times[-1]
+        at = bisect_left(self._turns, turn)
+        return self._times[at] if at < len(self._times) else now

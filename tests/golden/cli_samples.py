@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from pegaflow.common.wire.messages import inspection
 from pegaflow.common.wire.messages.operate import Pong
-from pegaflow.services.cli import bench, check, configuration, engine, node, nodes, ping, status, top
+from pegaflow.services.cli import (
+    bench,
+    catalogue,
+    check,
+    configuration,
+    engine,
+    intents,
+    leases,
+    node,
+    nodes,
+    page,
+    ping,
+    sessions,
+    status,
+    top,
+    why,
+)
 from pegaflow.services.cli.cluster import Peer
 from pegaflow.services.cli.doctor import command as doctor
 from pegaflow.services.cli.doctor import fingerprints
 from pegaflow.services.cli.doctor.finding import error
 from pegaflow.services.cli.doctor.patient import Engine
 from pegaflow.services.cli.listing import Listing, Wrong
+from pegaflow.services.cli.namespaces import Namespace, merged
+from pegaflow.services.cli.prompt import Block
+from pegaflow.services.cli.sight import Past, moments, seen
 from pegaflow.services.cli.thresholds import Measure, State
+from wire_samples import MESSAGES, F, K
 
 WRONG = Wrong("tier", "b", "tcp://h:2", "deadline", "no answer from tcp://h:2 in time")
 DOCUMENT = {"state": "ready", "pages": {"sealed": 12}, "free_bytes": 1 << 29, "pool_bytes": 1 << 30, "sessions": [{}]}
@@ -19,8 +42,47 @@ BEFORE, AFTER = top.Sample({}, 7, 1.0, 0.1), top.Sample(DOCUMENT | {"counts": CO
 PEER = Peer("tier", "a", "tcp://h:1", 7, "up", "tcp://h:3")
 CHECKED = Listing(check.COLUMNS, [check.row(Measure("tier", "a", None, State.CRITICAL, "deadline: late"), "ms", 100.0, 1000.0)])
 
+SESSION = {
+    "session": "0000000000000003",
+    "engine": "engine-1",
+    "fingerprint": F.hex(),
+    "stale": False,
+    "complete": True,
+    "leases": 1,
+    "lookups": 0,
+    "members": [{"role": "rank", "rank": 0, "pid": 7, "next": 4, "grants": 2, "silent_ms": 300}],
+}
+
+
+def answer(kind: type[Any]) -> Any:
+    """The sample of this kind."""
+    return next(message for message in MESSAGES if isinstance(message, kind))
+
+
+COPIES = seen("a", answer(inspection.Inspected))
+PAST = Past(moments("a", answer(inspection.Told)), {"a": 60_000})
+NAMESPACES = merged([("a", answer(inspection.NamespaceList))])
+BLOCKS = [Block(0, 0, 16, False, K[0]), Block(1, 16, 20, True, K[2])]
+SHORT = catalogue.Short(7, 50, "aa" * 16, 3, 1, False)
+
 LISTINGS: dict[str, Listing] = {
     "status": Listing(status.COLUMNS, [status.present("tcp://h:1", Pong("tier", "a", 7, "0.1.0", 1234), DOCUMENT)], [WRONG]),
+    "page show": page.shown(K[0], COPIES[:1], PAST),
+    "page find": page.located({F: BLOCKS}, {K[0]: COPIES[:1], K[2]: []}, NAMESPACES),
+    "why": Listing(
+        why.COLUMNS,
+        [
+            {**why.remembered("a", answer(inspection.Recalled))[0], "cause": "evicted", "because": "evicted from memory on a"},
+            {**why.prefix_row(F, Namespace(F), BLOCKS, 1), "cause": "never_saved", "because": "never saved"},
+        ],
+    ),
+    "sessions": sessions.present([("a", [SESSION])], NAMESPACES),
+    "leases": Listing(leases.COLUMNS, leases.rows_of("a", answer(inspection.LeaseList))),
+    "intents": Listing(intents.COLUMNS, intents.rows_of("a", answer(inspection.GrantList))),
+    "catalogue digest": Listing(catalogue.DIGESTS, catalogue.compared({"a": SHORT}, [("m", {"a": SHORT})])),
+    "catalogue diff": Listing(
+        catalogue.DIFFERENCES, catalogue.differences("a", "m", {K[0]: (2, 1, 8192)}, {K[0]: (2, 0, 8192)}), [WRONG]
+    ),
     "engine list": Listing(
         engine.COLUMNS,
         [{"role": "decode", "url": "http://d:1", "healthy": None, "breaker": "closed", "requests": 3, "models": ["m"]}],

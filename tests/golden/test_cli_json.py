@@ -15,6 +15,7 @@ import pytest
 from cli_samples import LISTINGS
 from pegaflow.services.cli.__main__ import build, leaves
 from pegaflow.services.cli.listing import Output
+from pegaflow.services.cli.verdict import Cause
 
 FILE = Path(__file__).with_name("cli.json")
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -44,5 +45,11 @@ def test_the_json_of_a_command(name: str) -> None:
 
 @pytest.mark.parametrize("name", LISTINGS)
 def test_every_field_is_documented(name: str) -> None:
-    documented = re.findall(r"^\| `(\w+)` \|", SECTIONS[name], re.MULTILINE)
+    fields = SECTIONS[name].split("| field | column | meaning |")[1].split("\n\n")[0]
+    documented = re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE)
     assert documented == [column.name for column in LISTINGS[name].columns]
+
+
+def test_every_cause_is_documented() -> None:
+    causes = SECTIONS["why"].split("| cause | meaning | what to do |")[1]
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", causes, re.MULTILINE)))) == set(Cause)

@@ -94,7 +94,7 @@ class Space:
             page = self._room.oldest(space) if need <= quota else None
             if page is None:
                 return False
-            self._why = OVER_QUOTA
+            self._why = OVER_QUOTA if quota < self.allocator.total else FOR_ROOM
             self._evict(page)
             self._why = FOR_ROOM
         return True
