@@ -14,7 +14,7 @@ from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, EngineAdd, EngineRemove, Status
-from pegaflow.services.cli import output
+from pegaflow.services.cli import consent, output
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import UsageError, checked
@@ -36,11 +36,12 @@ def add_parser(commands: Any) -> None:
         else:
             one.add_argument("role", choices=ROLES)
             one.add_argument("url", help="the engine's base URL")
+            consent.add_options(one)
         one.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: done. 1: the router refused, or did not answer."""
+    """0: done. 1: the router refused, or did not answer, or the person at the terminal did."""
     try:
         timeout_s = duration(args.timeout)
     except ValueError as error:
@@ -48,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
     (endpoint,) = checked((args.router,))
     if args.verb == "list":
         return output.present(args, lambda: _list(endpoint, timeout_s))
+    what = "send requests to" if args.verb == "add" else "send no more requests to"
+    if not consent.agreed(args, f"let the router {what} {args.role} {args.url}"):
+        return 1
     ask = (EngineAdd if args.verb == "add" else EngineRemove)(args.role, args.url)
     asyncio.run(_ask(endpoint, ask, timeout_s, Done))
     return 0

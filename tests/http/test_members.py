@@ -126,7 +126,7 @@ def test_a_reload_and_the_command_line(tmp_path: Path) -> None:
                 for _ in range(5):
                     await asked(second)
                 assert len(first.calls) == calls, "it is out, and a file that is wrong changes nothing"
-                assert await pegaflow("add", "engine", first.url, "--router", control) == (0, "")
+                assert await pegaflow("add", "engine", first.url, "--yes", "--router", control) == (0, "")
                 await asked(first)
                 code, listed = await pegaflow("list", "--router", control)
                 assert code == 0
@@ -134,10 +134,10 @@ def test_a_reload_and_the_command_line(tmp_path: Path) -> None:
                     ["engine", second.url, "yes"],
                     ["engine", first.url, "yes"],
                 ]
-                code, text = await pegaflow("remove", "engine", "http://127.0.0.1:1", "--router", control)
+                code, text = await pegaflow("remove", "engine", "http://127.0.0.1:1", "--yes", "--router", control)
                 assert code == 1
                 assert "bad_message: no engine http://127.0.0.1:1" in text
-                assert await pegaflow("remove", "engine", second.url, "--router", control) == (0, "")
+                assert await pegaflow("remove", "engine", second.url, "--yes", "--router", control) == (0, "")
                 running.process.send_signal(signal.SIGTERM)
                 assert await running.process.wait() == 0
 
