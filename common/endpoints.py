@@ -9,8 +9,8 @@ _EVERYWHERE = ("*", "0.0.0.0", "::", "[::]")
 
 
 def host_port(endpoint: str) -> tuple[str, str]:
-    """Of `tcp://HOST:PORT`; ("", "") for anything else."""
-    scheme, _, rest = endpoint.partition("://")
+    """Of `tcp://HOST:PORT`, a key behind `#` left out; ("", "") for anything else."""
+    scheme, _, rest = endpoint.partition("#")[0].partition("://")
     host, mark, port = rest.rpartition(":")
     return (host, port) if scheme == "tcp" and mark else ("", "")
 

@@ -19,6 +19,8 @@ from pegaflow.common.version import package_version
 from pegaflow.common.wire.version import PROTOCOL
 
 MAX_FOLDER_FILES = 1000
+SECRET_FILES = ("curve_key_file", "disk_key_file", "tls_key", "api_keys_file")
+"""Options that name a file whose content is a secret."""
 _HUGE = Path("/sys/kernel/mm/hugepages")
 _RDMA = Path("/sys/class/infiniband")
 
@@ -37,6 +39,11 @@ def facts(paths: Mapping[str, Path], distributions: Iterable[str] = ()) -> dict[
         "rdma_devices": sorted(path.name for path in _RDMA.iterdir()) if _RDMA.is_dir() else [],
         "paths": [entry(what, path) for what, path in paths.items()],
     }
+
+
+def secret_files(config: object) -> dict[str, Path]:
+    """Those that a configuration names, for `facts`."""
+    return {name: Path(str(path)) for name in SECRET_FILES if (path := getattr(config, name, ""))}
 
 
 def versions(distributions: Iterable[str] = ()) -> dict[str, str]:

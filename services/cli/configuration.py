@@ -1,7 +1,8 @@
-"""`pegaflow config`: look at the configuration of all services without starting any.
+"""`pegaflow config`: look at the configuration of all services.
 
 check: every table of the file, and whether its services fit together. show: every option with its value, where that comes from,
-and whether SIGHUP changes it. Both see file and environment as a service would, but not another process's command line.
+and whether SIGHUP changes it. Both see file and environment as a service would that is started here; `show --running` asks the
+services what they use, their command lines included.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import importlib
 import os
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pegaflow.common.config import EX_CONFIG, ConfigError, Loaded, resolve
 from pegaflow.common.endpoints import host_port
 from pegaflow.common.live_config import options_of
-from pegaflow.services.cli import output
+from pegaflow.common.wire.messages.facts import Facts
+from pegaflow.common.wire.messages.operate import Document
+from pegaflow.services.cli import cluster, output
+from pegaflow.services.cli.cluster import Cluster
 from pegaflow.services.cli.column import Column
+from pegaflow.services.cli.doctor.patient import Patient
+from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.target import UsageError
 
@@ -37,10 +44,11 @@ def add_parser(commands: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     check = verbs.add_parser("check", help="0: services would start with it; 78: they would not")
     show = verbs.add_parser("show", help="every option: value, source, reloadable")
+    show.add_argument("--running", action="store_true", help="ask the services that run")
     show.add_argument("--changed", action="store_true", help="only options that are not at their default")
-    output.add_options(show)
+    cluster.add_options(show)
+    check.add_argument("--config", metavar="FILE", help="TOML file (default: $PEGAFLOW_CONFIG)")
     for one, run in ((check, _check), (show, _show)):
-        one.add_argument("--config", metavar="FILE", help="TOML file (default: $PEGAFLOW_CONFIG)")
         one.add_argument("--service", action="append", choices=SERVICES, help="only this one; may be repeated")
         one.set_defaults(run=run)
 
@@ -58,17 +66,31 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
+    if args.running:
+        return cluster.listed(args, lambda at: _running(at, args))
+
     async def look() -> Listing:
         loaded, wrong = _loaded(args)
-        rows = [
-            {"service": name, **option}
-            for name, one in loaded.items()
-            for option in options_of(one.value, one.sources)
-            if not args.changed or option["source"] != "default"
-        ]
-        return Listing(COLUMNS, rows, wrong)
+        rows = [row(name, option) for name, one in loaded.items() for option in options_of(one.value, one.sources)]
+        return Listing(COLUMNS, _chosen(rows, args), wrong)
 
     return output.present(args, look)
+
+
+async def _running(at: Cluster, args: argparse.Namespace) -> Listing:
+    answers = await at.ask_each([*at.metaservers, *at.tiers], Facts(), Document)
+    patients = [Patient(answer.service, answer.node, opened(answer)) for _, answer in answers]
+    rows = [row(patient.service, option, patient.node) for patient in patients for option in patient.rows("options")]
+    return Listing(COLUMNS, [one for one in _chosen(rows, args) if not args.service or one["service"] in args.service])
+
+
+def row(service: str, option: Mapping[str, Any], node: str | None = None) -> dict[str, Any]:
+    """`node` None: not one that runs."""
+    return {"service": service, "node": node, **{name: option.get(name) for name in ("name", "value", "source", "reloadable")}}
+
+
+def _chosen(rows: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
+    return [one for one in rows if not args.changed or one["source"] != "default"]
 
 
 def _loaded(args: argparse.Namespace) -> tuple[dict[str, Loaded[Any]], list[Wrong]]:
@@ -143,6 +165,7 @@ def _address(config: Any, name: str) -> tuple[str, str] | None:
 
 COLUMNS = (
     Column("SERVICE", "service"),
+    Column("NODE", "node", wide=True),
     Column("OPTION", "name"),
     Column("VALUE", "value"),
     Column("SOURCE", "source"),

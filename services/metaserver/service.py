@@ -232,7 +232,7 @@ class MetaserverService:
         return int((clock.now() - self._started_at) * 1e3)
 
     def _facts(self) -> operate.Document:
-        told = machine.facts({}, ("numpy", "redis"))
+        told = machine.facts(machine.secret_files(self._config), ("numpy", "redis"))
         told |= {
             "options": self._options(),
             "endpoints": {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint},

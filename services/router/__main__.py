@@ -9,7 +9,7 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from pegaflow.common import logs
+from pegaflow.common import logs, machine
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
 from pegaflow.common.live_config import LiveConfig
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     certificate = config.certificate()
     if parts.control is not None:
         parts.control.options = live.view
+        parts.control.secret_files = machine.secret_files(config)
 
     def serve(loop: asyncio.AbstractEventLoop) -> Coroutine[Any, Any, None]:
         live.apply = lambda value, _: _apply(value, config, app, certificate, parts)

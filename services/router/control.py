@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 from pegaflow.common import clock, machine
 from pegaflow.common.bus.rpc import Request, RpcServer
@@ -26,6 +27,7 @@ class ControlSocket:
     def __init__(self, endpoint: str, node: str, engines: Engines, lifecycle: Lifecycle) -> None:
         self.endpoint = endpoint
         self.options: Options = list
+        self.secret_files: dict[str, Path] = {}
         self._node, self._engines, self._lifecycle = node, engines, lifecycle
         self._epoch = clock.random_u64()
         self._started_at = clock.now()
@@ -60,7 +62,7 @@ class ControlSocket:
 
     def _asked(self, request: Request) -> None:
         if isinstance(request.message, Facts):
-            told = machine.facts({}, ("aiohttp", "falcon", "uvicorn"))
+            told = machine.facts(self.secret_files, ("aiohttp", "falcon", "uvicorn"))
             told |= {"options": self.options(), "endpoints": {"control": self.endpoint}}
             request.reply(operate.Document("router", self._node, self._epoch, json.dumps(told)))
             return

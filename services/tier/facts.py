@@ -26,6 +26,7 @@ def facts(config: TierConfig, sessions: Iterable[Session], movers: Iterable[int]
         "pool_dir": config.pool_dir,
         "pool": config.pool_dir / config.node,
     }
+    paths |= machine.secret_files(config)
     if config.disk_dir:
         paths["disk"] = Path(config.disk_dir) / config.node
     return {

@@ -97,6 +97,6 @@ LISTINGS: dict[str, Listing] = {
     **{f"check {verb}": CHECKED for verb in check.KINDS},
     "config show": Listing(
         configuration.COLUMNS,
-        [{"service": "tier", "name": "pool_size", "value": 1 << 30, "source": "default", "reloadable": False}],
+        [configuration.row("tier", {"name": "pool_size", "value": 1 << 30, "source": "default", "reloadable": False}, "a")],
     ),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cluster import Cluster, Engine, ask, dump, make_keys, until
+from cluster import FACTORS, Cluster, Engine, ask, dump, make_keys, until
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.operate import Ping
 from pegaflow.services.cli.__main__ import main
@@ -53,6 +53,7 @@ TABLE = (
     Row("check latency -w 1us -c 30s", 1, 2, 2, "--format", CHECKS),
     Row("check sync", 0, 2, 2, "--format", CHECKS),
     Row("check capacity", 0, 3, 3, "--format", CHECKS),
+    Row("config show --running --changed", 0, 1, 1),
     Row("send ping --one", 0, 1, 0, "", ("",)),
     Row("node drain nobody --yes", 1, 1, 1, "", ("",)),
     Row("node undrain a", 2, 2, 2, "", ("",)),
@@ -163,6 +164,21 @@ def test_a_tier_reads_its_configuration_again(cluster: Cluster) -> None:
     assert options(cluster, "a")["quota_default"] == 1.0
     cluster.metaserver.process.send_signal(signal.SIGHUP)
     assert ask(cluster.metaserver_endpoint, Ping()).service == "metaserver", "it lives"
+
+
+def test_an_engine_with_another_hash_seed_is_found(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.FACTORS", {**FACTORS, "none_hash": "1e" * 32})
+    monkeypatch.setattr("cluster.FINGERPRINT", b"g" * 16)
+    engine = Engine(cluster, "b", "other").attached()
+    code, codes = doctor(cluster, "20s", capsys)
+    where = f"--metaserver {cluster.metaserver_endpoint} --timeout 20s"
+    listed = run(f"fingerprints --differing -o jsonl {where}", capsys)[1]
+    engine.close()
+    assert code == 1 and "hash_seed_differs" in codes
+    assert {json.loads(line)["factor"] for line in listed.splitlines()} == {"fingerprint", "none_hash"}
+    until("it has left", lambda: not dump(cluster.endpoint("b"))["sessions"])
 
 
 def test_drained_and_taken_back(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,8 +242,8 @@ def test_config_show(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     source = f"file {file}"
     assert rows == [
-        {"service": "tier", "name": "pool_size", "value": 1 << 30, "source": source, "reloadable": False},
-        {"service": "tier", "name": "scrub_rate", "value": 0, "source": source, "reloadable": True},
+        {"service": "tier", "node": None, "name": "pool_size", "value": 1 << 30, "source": source, "reloadable": False},
+        {"service": "tier", "node": None, "name": "scrub_rate", "value": 0, "source": source, "reloadable": True},
     ]
     assert main(["config", "show", "--config", "/no/such/file"]) == 2
 

@@ -88,6 +88,11 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("no_huge_pages", setting("huge_pages", to=[]), "/dev/hugepages"),
     ("open_to_others", setting("paths", 0, "mode", to="0755"), "runtime_dir has mode 0755"),
     ("open_to_others", setting("paths", 0, "open_files", to=["lock 0644"]), "lock 0644"),
+    (
+        "key_open_to_others",
+        setting("paths", 1, to={"what": "tls_key", "path": "/k", "mode": "0640", "uid": 1000}),
+        "tls_key has mode 0640",
+    ),
     ("foreign_owner", setting("paths", 0, "uid", to=0), "user 0"),
     ("path_unreadable", setting("paths", 0, to={"what": "disk", "path": "/d", "code": "Permission denied"}), "Permission denied"),
     ("no_curve", setting("options", to=[{"name": "curve_key_file", "value": ""}]), "requests tcp://10.0.0.1:1"),

@@ -14,6 +14,7 @@ MIN_FILES = 4096
 CLOCK_S = 0.5
 SLOW_DISK = 500 << 20
 _PRIVATE = ("runtime_dir", "sessions", "pool", "disk")
+_SECRET = ("curve_key_file", "disk_key_file", "tls_key", "api_keys_file")
 
 
 def limits(patient: Patient) -> list[Finding]:
@@ -67,6 +68,9 @@ def permissions(patient: Patient) -> list[Finding]:
         mode = str(row.get("mode") or "")
         if what in _PRIVATE and mode.isdecimal() and int(mode, 8) & 0o077:
             found.append(error("open_to_others", where, f"{what} has mode {mode}", f"chmod 0700 {path}"))
+        if what in _SECRET and mode.isdecimal() and int(mode, 8) & 0o077:
+            todo = f"chmod 0600 {path}, and make a new key if others could have read this one"
+            found.append(error("key_open_to_others", where, f"{what} has mode {mode}", todo))
         if what in _PRIVATE and row.get("uid") is not None and row.get("uid") != patient.told.get("uid"):
             what = f"{what} belongs to user {row['uid']}, the service runs as {patient.told.get('uid')}"
             found.append(warning("foreign_owner", where, what, "chown it to the service's user"))
