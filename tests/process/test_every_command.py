@@ -166,12 +166,9 @@ def test_a_tier_reads_its_configuration_again(cluster: Cluster) -> None:
     assert ask(cluster.metaserver_endpoint, Ping()).service == "metaserver", "it lives"
 
 
-def test_an_engine_with_another_hash_seed_is_found(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cluster.FACTORS", {**FACTORS, "none_hash": "1e" * 32})
-    monkeypatch.setattr("cluster.FINGERPRINT", b"g" * 16)
-    engine = Engine(cluster, "b", "other").attached()
+def test_an_engine_with_another_hash_seed_is_found(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    factors = {**FACTORS, "none_hash": "1e" * 32}
+    engine = Engine(cluster, "b", "other", fingerprint=b"g" * 16, factors=factors).attached()
     code, codes = doctor(cluster, "20s", capsys)
     where = f"--metaserver {cluster.metaserver_endpoint} --timeout 20s"
     listed = run(f"fingerprints --differing -o jsonl {where}", capsys)[1]

@@ -20,7 +20,8 @@ from pegaflow.services.metaserver.nodes import NodeState
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.steps import Outcome
 from pegaflow.services.tier.exposition import TierCollector
-from pegaflow.services.tier.state import Place, TierState
+from pegaflow.services.tier.place import Place
+from pegaflow.services.tier.state import TierState
 from prometheus_client import CollectorRegistry
 
 SCRAPED = frozenset({"instance", "job"})
