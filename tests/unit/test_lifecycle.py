@@ -247,7 +247,8 @@ def test_a_loop_that_does_not_turn_is_seen_from_outside() -> None:
             assert go_on.wait(30)  # here the loop stands still
             looker.join()
             again = await asyncio.to_thread(get, port, "/metrics")
-            assert again[1].startswith("# asked 3\n"), "it was asked once, however many wanted to know while it stood still"
+            # Once for all who wanted to know while it stood still; the one who asks now may still get that answer.
+            assert again[1].startswith(("# asked 2\n", "# asked 3\n"))
             while (await asyncio.to_thread(get, port, "/health"))[0] != 200:
                 await asyncio.sleep(0)
         finally:
