@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -18,10 +19,10 @@ from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
-from pegaflow.common.wire.messages.operate import Ping, Pong
+from pegaflow.common.wire.messages.operate import Document, Ping, Pong
 from pegaflow.services.cli import output, target
 from pegaflow.services.cli.listing import Listing, Wrong
-from pegaflow.services.cli.target import Target
+from pegaflow.services.cli.target import Target, UsageError
 
 T = TypeVar("T")
 FINDING = 0.5
@@ -132,6 +133,17 @@ class Cluster:
         return [(peer, answer) for peer, answer in zip(peers, answers, strict=True) if answer is not None]
 
 
+def document_of(answer: Document) -> Mapping[str, Any]:
+    """A service's own word. Raises `bad_message` if it is no JSON object."""
+    try:
+        document = json.loads(answer.json)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise RemoteError(ErrorCode.BAD_MESSAGE, "the status is no JSON object")
+    return document
+
+
 Question = Callable[[Cluster], Awaitable[Listing]]
 
 
@@ -147,7 +159,13 @@ def listed(args: argparse.Namespace, question: Question) -> int:
 
     async def look() -> Listing:
         async with Cluster(at) as cluster:
-            found = await question(cluster)
+            try:
+                found = await question(cluster)
+            except UsageError as error:
+                if not cluster.wrong:
+                    raise
+                # What seems to be wrong usage may only be unknown, because somebody does not answer.
+                found = Listing((), (), [Wrong("", "", "", ErrorCode.UNKNOWN, str(error))])
             return replace(found, wrong=[*cluster.wrong, *found.wrong])
 
     return output.present(args, look)

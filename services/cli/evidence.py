@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from pegaflow.common.keys import FINGERPRINT_BYTES
 from pegaflow.common.wire.messages.operate import Document, Status
-from pegaflow.services.cli.cluster import Cluster
+from pegaflow.services.cli.cluster import Cluster, document_of
+from pegaflow.services.cli.departed import departed
 from pegaflow.services.cli.namespaces import Namespace, differing
 from pegaflow.services.cli.sight import Copy, copies, past
 from pegaflow.services.cli.verdict import Absent, Evidence, Other
@@ -32,25 +31,11 @@ async def absent(cluster: Cluster) -> list[Absent]:
     }
     here = {peer.node: f"{peer.epoch:016x}" for peer in cluster.tiers}
     for _, answer in await cluster.ask_each(cluster.metaservers, Status(), Document):
-        for left in _left(answer):
-            node = left["node"]
-            if (
-                left["ago_ms"] > LONG_AGO_MS
-                or (node in here) != (left["reason"] == "replaced")
-                or here.get(node) == left["epoch"]
-            ):
-                continue
-            found[node] = Absent(node, left["reason"], left["ago_ms"], left["sealed"])
+        for left in departed(document_of(answer)):
+            back = left.node in here
+            if left.ago_ms <= LONG_AGO_MS and back == (left.reason == "replaced") and here.get(left.node) != left.epoch:
+                found[left.node] = Absent(left.node, left.reason, left.ago_ms, left.sealed)
     return list(found.values())
-
-
-def _left(document: Document) -> list[dict[str, Any]]:
-    """Lives that ended, as far as the document has the form that is expected."""
-    try:
-        rows = json.loads(document.json).get("left", [])
-        return [row for row in rows if isinstance(row["node"], str) and isinstance(row["ago_ms"], int) and "sealed" in row]
-    except (ValueError, AttributeError, TypeError, KeyError):
-        return []
 
 
 async def same_content(cluster: Cluster, key: bytes, known: Mapping[bytes, Namespace]) -> list[Other]:

@@ -67,6 +67,8 @@ class Listing:
                 return "\n".join(listing._table(wide, colour) for listing in (self, *self.below))
 
     def _table(self, wide: bool, colour: bool) -> str:
+        if not self.columns:
+            return ""
         shown = [column for column in self.columns if column.head and (wide or not column.wide)]
         cells = [[column.show(row.get(column.name)) for column in shown] for row in self.rows]
         tones = [[column.tone(row.get(column.name)) if colour else Tone.PLAIN for column in shown] for row in self.rows]

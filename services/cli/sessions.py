@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from pegaflow.common.wire.messages.operate import Document, Status
-from pegaflow.services.cli.cluster import Cluster, add_options, listed
+from pegaflow.services.cli.cluster import Cluster, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.namespaces import SHORT, Namespace, differing, namespaces
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def look(cluster: Cluster) -> Listing:
     answers, known = await asyncio.gather(cluster.ask_each(cluster.tiers, Status(), Document), namespaces(cluster))
-    return present([(peer.node, _sessions(answer)) for peer, answer in answers], known)
+    return present([(peer.node, _sessions(document_of(answer))) for peer, answer in answers], known)
 
 
 def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[bytes, Namespace]) -> Listing:
@@ -79,12 +78,9 @@ def _row(node: str, one: Mapping[str, Any], known: Mapping[bytes, Namespace]) ->
     }
 
 
-def _sessions(document: Document) -> list[Mapping[str, Any]]:
+def _sessions(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """As far as the document has the form that is expected."""
-    try:
-        sessions = json.loads(document.json).get("sessions", [])
-    except (ValueError, AttributeError):
-        return []
+    sessions = document.get("sessions", [])
     return [one for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
 
 

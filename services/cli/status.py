@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
+from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
-from pegaflow.services.cli.cluster import Cluster, Peer, add_options, listed
+from pegaflow.services.cli.cluster import Cluster, Peer, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
+from pegaflow.services.cli.departed import missing
 from pegaflow.services.cli.listing import Listing, Wrong
-from pegaflow.services.cli.table import size, span
+from pegaflow.services.cli.table import ago, size, span
 
 NAME = "status"
 HELP = "who is there and how they are"
+FORGOTTEN_MS = 24 * 3_600_000
+"""A node that was silent for so long is not missed any more."""
 
 
 def add_parser(commands: Any) -> None:
@@ -35,10 +37,13 @@ async def look(cluster: Cluster) -> Listing:
     silent = [one for one in cluster.wrong if one.service in ("metaserver", "tier")]
     peers = [*cluster.metaservers, *cluster.tiers]
     found = await asyncio.gather(*(_row(cluster, peer) for peer in peers))
+    gone = _gone(found, {peer.node for peer in cluster.tiers})
     unseen = [_absent(Peer(one.service, one.node, one.endpoint), one.code, one.text) for one in silent]
-    rows = sorted([*unseen, *found], key=lambda row: str(row["service"]))
+    rows = sorted([*unseen, *found, *gone], key=lambda row: str(row["service"]))
     wrong = [
-        Wrong(row["service"], row["node"], row["endpoint"], row["code"], row["text"]) for row in found if not row["reachable"]
+        Wrong(row["service"], row["node"], row["endpoint"], row["code"], row["text"])
+        for row in [*found, *gone]
+        if not row["reachable"]
     ]
     return Listing(COLUMNS, rows, wrong)
 
@@ -46,7 +51,7 @@ async def look(cluster: Cluster) -> Listing:
 async def _row(cluster: Cluster, peer: Peer) -> dict[str, Any]:
     try:
         pong, answer = await asyncio.gather(cluster.tell(peer, Ping(), Pong), cluster.tell(peer, Status(), Document))
-        return present(peer.endpoint, pong, _document(answer))
+        return present(peer.endpoint, pong, document_of(answer))
     except PegaflowError as error:
         return _absent(peer, error.code, error.text)
 
@@ -73,19 +78,20 @@ def present(endpoint: str, pong: Pong, document: Mapping[str, Any]) -> dict[str,
     }
 
 
+def _gone(found: list[dict[str, Any]], here: set[str]) -> list[dict[str, Any]]:
+    """Nodes that a metaserver has lost sight of: a tier that died an hour ago is in nobody's list any more."""
+    lost = {one.node: one for row in found for one in missing(row.get("status") or {}, here, FORGOTTEN_MS)}
+    return [
+        _absent(
+            Peer("tier", one.node, ""), one.reason, f"fell silent {ago(one.ago_ms)}, {one.sealed or 'no'} pages were known there"
+        )
+        for one in lost.values()
+    ]
+
+
 def _absent(peer: Peer, code: str, text: str) -> dict[str, Any]:
     named = {"service": peer.service, "node": peer.node, "endpoint": peer.endpoint}
     return named | {"reachable": False, "state": code, "code": code, "text": text}
-
-
-def _document(answer: Document) -> Mapping[str, Any]:
-    try:
-        document = json.loads(answer.json)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise RemoteError(ErrorCode.BAD_MESSAGE, "the status is no JSON object")
-    return document
 
 
 def _pages(pages: Any) -> str:

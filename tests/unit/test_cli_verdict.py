@@ -16,6 +16,7 @@ from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.inspection import NamespaceList, Step
 from pegaflow.services.cli import catalogue, prompt
 from pegaflow.services.cli.catalogue import Short
+from pegaflow.services.cli.departed import Departed, departed, missing
 from pegaflow.services.cli.namespaces import Namespace, differing, merged
 from pegaflow.services.cli.sight import Copy, Moment
 from pegaflow.services.cli.target import UsageError
@@ -251,3 +252,27 @@ def test_differences_key_by_key() -> None:
         (b"2".hex(), "disk", "sealed", "memory"),
         (b"3".hex(), "memory", "gone", "memory"),
     ]
+
+
+# --- nodes that are gone ----------------------------------------------------------------------------------------------
+
+
+def life(node: str, reason: str, ago_ms: Any = 5000, **changes: Any) -> dict[str, Any]:
+    return {"node": node, "epoch": "07", "reason": reason, "ago_ms": ago_ms, "sealed": 3} | changes
+
+
+def test_a_node_is_missed_if_it_fell_silent_not_long_ago_and_is_not_back() -> None:
+    lives = [
+        life("a", "dead"),
+        life("b", "bye"),
+        life("c", "dead"),
+        life("c", "bye"),
+        life("d", "dead", 99_000),
+        life("e", "dead"),
+    ]
+    assert missing({"left": lives}, {"e"}, 60_000) == [Departed("a", "07", "dead", 5000, 3)]
+
+
+@pytest.mark.parametrize("left", [None, 7, {}, [7, {}], [life("a", "dead", sealed="x")], [life("a", "dead", ago_ms=None)]])
+def test_a_document_of_another_form_names_no_node(left: Any) -> None:
+    assert departed({"left": left}) == departed({}) == []

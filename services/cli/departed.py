@@ -1,0 +1,36 @@
+"""Nodes that a metaserver has known and that are gone, out of its status document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+
+class Departed(NamedTuple):
+    """A node's life that is over: `reason` dead, bye or replaced; `sealed` None: how many pages it had is not known."""
+
+    node: str
+    epoch: str
+    reason: str
+    ago_ms: int
+    sealed: int | None
+
+
+def departed(document: Mapping[str, Any]) -> list[Departed]:
+    """All lives that are remembered, the latest last, as far as the document has the form that is expected."""
+    rows = document.get("left", [])
+    found = []
+    for row in rows if isinstance(rows, list) else []:
+        try:
+            one = Departed(row["node"], row["epoch"], row["reason"], row["ago_ms"], row["sealed"])
+        except (KeyError, TypeError):
+            continue
+        if isinstance(one.ago_ms, int) and isinstance(one.node, str) and isinstance(one.sealed, int | None):
+            found.append(one)
+    return found
+
+
+def missing(document: Mapping[str, Any], here: Collection[str], within_ms: int) -> list[Departed]:
+    """Nodes that fell silent, at most so long ago, and are not back; each once."""
+    found = {one.node: one for one in departed(document)}
+    return [one for one in found.values() if one.reason == "dead" and one.node not in here and one.ago_ms <= within_ms]
