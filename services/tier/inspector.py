@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -91,13 +91,11 @@ class Inspector:
         return NEVER if used is None else _ms(now - used)
 
     def _find(self, message: inspection.Find, _: float) -> inspection.Found:
-        state, prefix = self._state, message.prefix
-        found = (
-            key
-            for key in _unique(state.pages.index, state.disk.index.records)
-            if key.startswith(prefix) or key.startswith(prefix, FINGERPRINT_BYTES)
-        )
-        keys = [key.hex() for key in islice(found, MAX_FOUND + 1)]
+        # PERF: the tier stands still for it: `in` first, some 30 ns a key, then the exact question about the few that are left.
+        index, records, prefix = self._state.pages.index, self._state.disk.index.records, message.prefix
+        near = [key for key in index if prefix in key]
+        near += [key for key in records if prefix in key and key not in index]
+        keys = [key.hex() for key in near if key.startswith(prefix) or key.startswith(prefix, FINGERPRINT_BYTES)]
         return inspection.Found(keys[:MAX_FOUND], len(keys) > MAX_FOUND)
 
     def _story(self, message: inspection.Story, now: float) -> inspection.Told:
@@ -186,12 +184,12 @@ class Inspector:
     def _namespaces(self, _: inspection.Namespaces, __: float) -> inspection.NamespaceList:
         state = self._state
         spaces, known = state.pages.space.shares.by_name, state.sessions.known
-        disk = Counter(key[:FINGERPRINT_BYTES] for key in state.disk.index.records)
+        disk = state.pages.below_by
         engines: dict[bytes, list[str]] = {}
         for session in state.sessions.by_number.values():
             if session.fingerprint:
                 engines.setdefault(session.fingerprint, []).append(session.engine)
-        names = list(_unique(engines, spaces, disk, known))[:MAX_ROWS]
+        names = list(dict.fromkeys([*engines, *spaces, *disk, *known]))[:MAX_ROWS]
         return inspection.NamespaceList(
             [name.hex() for name in names],
             [", ".join(engines.get(name, ())) for name in names],
@@ -206,16 +204,6 @@ class Inspector:
         beat = pages.beat()
         head, sealed, pending = u64s([pages.head]), u64s([beat.sealed]), u64s([beat.pending])
         return inspection.Digests([place.node], u64s([place.epoch]), head, beat.digest, sealed, pending, b"\0")
-
-
-def _unique(*sources: Iterable[bytes]) -> Iterator[bytes]:
-    seen: set[bytes] = set()
-    for position, source in enumerate(sources):
-        for key in source:
-            if position and key in seen:
-                continue
-            seen.add(key)
-            yield key
 
 
 def _flags(page: Page | None, on_disk: bool, now: float) -> int:

@@ -7,6 +7,7 @@ the index, no process may write it any more and no job or lease refers to it (pa
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 from pegaflow.common.slot_table import NO_CHECKSUM, SlotEntry, SlotState
@@ -23,6 +24,7 @@ from pegaflow.services.tier.page import Page, PageState, granules
 
 TOPIC = b"c"
 KEEP_S = 10.0
+NAMESPACE_BYTES = 16
 _DEFAULTS = SpaceOptions()
 
 
@@ -51,6 +53,8 @@ class Pages:
         self._generations: dict[int, int] = {}
         self.below: dict[bytes, int] = {}
         """Keys on the next level, and their sizes."""
+        self.below_by: Counter[bytes] = Counter()
+        """How many of them each namespace has."""
         self._announced: dict[bytes, tuple[int, int, int]] = {}
         self._changes: dict[bytes, tuple[int, int, int]] = {}
         self.digest = 0
@@ -272,12 +276,17 @@ class Pages:
 
     def store_below(self, key: bytes, size: int) -> None:
         """The key is on the next level; who looks for it finds it there when it is not in memory."""
+        self.below_by[key[:NAMESPACE_BYTES]] += key not in self.below
         self.below[key] = size
         self._announce(key)
 
     def drop_below(self, key: bytes) -> None:
         """It is not there any more."""
         if self.below.pop(key, None) is not None:
+            name = key[:NAMESPACE_BYTES]
+            self.below_by[name] -= 1
+            if not self.below_by[name]:
+                del self.below_by[name]
             self._announce(key)
 
     def _account(self, key: bytes, state: int, level: int, size: int, sign: int) -> None:
@@ -336,6 +345,7 @@ class Pages:
             if page.state is PageState.SEALED:
                 assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
         assert self.sealed + self.pending == len(self._announced)
+        assert self.below_by == Counter(key[:NAMESPACE_BYTES] for key in self.below)
         keys = self.index.keys() | self.below.keys()
         assert self._announced == {key: entry for key in keys if (entry := self._entry(key)) is not None}
         total = sum(entry_digest(key, *entry) for key, entry in self._announced.items())

@@ -102,7 +102,8 @@ class Space:
     @property
     def reason(self) -> tuple[str | int, ...]:
         """Of the eviction that is under way: why, and for which session and request (0: for a fetch, a read or nobody)."""
-        return (self._why, *self._asker)
+        session, request = self._asker
+        return self._why, session, request
 
     def put(self, page: Page) -> None:
         """The slots have become this page."""
