@@ -180,7 +180,8 @@ class Saves:
                 if one == status:
                     found.setdefault(owners[position], []).append(key)
             for owner, mine in found.items():
-                self.pages.chronicle.note(step, mine, (session.number, requests[owner]))
+                who = (session.number, requests[owner])
+                self.pages.chronicle.note(step, mine, (*who, "the tier drains") if self.closed and step is Step.REFUSED else who)
 
     def _remember(self, session: Session, message: Intent, ends: dict[int, Page | None]) -> None:
         for owner, page in ends.items():
