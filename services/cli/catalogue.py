@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
     diff = verbs.add_parser("diff", help="the keys of which both sides say different things")
     diff.add_argument("node", nargs="?", metavar="NODE", help="only this one")
     add_options(diff)
-    diff.set_defaults(run=lambda args: listed(args, lambda cluster: _diff(cluster, args.node)))
+    diff.set_defaults(run=lambda args: listed(args, lambda cluster: diff(cluster, args.node)))
     resync = verbs.add_parser("resync", help="let the metaservers copy a node's catalogue anew")
     resync.add_argument("node", metavar="NODE")
     target.add_options(resync)
@@ -144,7 +144,8 @@ def _judged(mine: Short, theirs: Short | None) -> str:
 # --- diff ------------------------------------------------------------------------------------------------------------
 
 
-async def _diff(cluster: Cluster, node: str | None) -> Listing:
+async def diff(cluster: Cluster, node: str | None) -> Listing:
+    """What metaservers believe otherwise than the tiers, all or this one, in each of several looks."""
     tiers = [peer for peer in cluster.tiers if node in (None, peer.node)]
     if node is not None and not tiers:
         raise UsageError(f"no node {node!r} is known; there are: {', '.join(peer.node for peer in cluster.tiers) or 'none'}")

@@ -17,9 +17,10 @@ from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import Lifecycle, StartError, State
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, Hello, Locate, NodeDown, Nodes, NodeUp
+from pegaflow.common.wire.messages.inspection import Resync
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, Drain, Dump, LogLevel, Ping, Pong, Status
-from pegaflow.services.cli import status
+from pegaflow.services.cli import catalogue, status
 from pegaflow.services.cli.cluster import Cluster
 from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.monitor import Monitor
@@ -363,5 +364,43 @@ def test_monitor_of_the_tool_without_a_metaserver() -> None:
     async def test(factory: SocketFactory, loop: Loop) -> None:
         monitor = Monitor([b""], lambda _: None)
         assert await monitor.run(Target(("tcp://127.0.0.1:1",), (), 0.1), (), None) is False
+
+    run(test)
+
+
+def test_a_diff_names_what_is_believed_wrongly_and_a_resync_cures_it() -> None:
+    """A tier that changes its catalogue behind everybody's back: no delta, no beat."""
+
+    async def test(factory: SocketFactory, loop: Loop) -> None:
+        world = World(factory, loop)
+        tier = world.tier("a", 1)
+        tier.change(dict.fromkeys(K[:4], SEALED))
+        await world.up("a", 1)
+        assert await world.locate(*K[:4]) == [SEALED] * 4
+        tier.stop_beating()
+        at = Target((world.service.requests_endpoint,), (), 20.0)
+
+        async def rows() -> list[tuple[str | None, int, str, str]]:
+            await tier.say_hello()  # a silent node would be dead soon
+            async with Cluster(at) as cluster:
+                found = await catalogue.diff(cluster, "a")
+            assert bool(found.wrong) == bool(found.rows)
+            return [(row["key"], row["count"], row["tier_state"], row["believed_state"]) for row in found.rows]
+
+        assert await rows() == []
+        del tier.entries[K[0]]
+        tier.entries |= {K[1]: PENDING, K[8]: SEALED}
+        assert await rows() == [
+            (K[1].hex(), 1, "pending", "sealed"),
+            (K[8].hex(), 1, "sealed", "gone"),
+            (None, 1, "gone", "sealed"),
+        ]
+        syncs = len(tier.syncs)
+        assert await world.client.request(Resync("a"), 20.0) == Done()
+        while await rows():
+            await asyncio.sleep(0.01)
+        assert len(tier.syncs) > syncs
+        tier.close()
+        world.close()
 
     run(test)
