@@ -6,6 +6,7 @@ from typing import Any
 
 from disk_script import DiskScript
 from pegaflow.common.pool import GRANULE
+from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.inspection import (
     NEVER,
@@ -24,11 +25,11 @@ from pegaflow.common.wire.messages.inspection import (
     Story,
     Told,
 )
-from pegaflow.common.wire.messages.saves import Abandoned
+from pegaflow.common.wire.messages.saves import Abandoned, Intent
 from pegaflow.common.wire.messages.space import Keep
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.eviction.shares import SpaceOptions
-from tier_script import FINGERPRINT, Script, checksum, key, located, only, pinned
+from tier_script import EPOCH, FINGERPRINT, Script, checksum, key, located, only, pinned
 
 
 def story(script: Script, number: int) -> list[tuple[Step, str]]:
@@ -82,6 +83,23 @@ def test_what_did_not_fit_and_what_could_not_be_checksummed() -> None:
     hash_ = only(commands.Hash, other.word(other.intent([1])))
     other.feed(events.Hashed(hash_.job, None))
     assert story(other, 1)[-1] == (Step.HASH_FAILED, "")
+
+
+def test_each_page_of_a_step_is_told_with_its_own_request() -> None:
+    script = Script(pages=16).engine()
+    script.save([1], request="before")
+    keys = [key(n) for n in (1, 2, 3, 4)]
+    intent = Intent(EPOCH, 50, keys, u32s([16] * 4), b"", ["a", "b"], u32s([0, 1, 0, 1]))
+    script.publish(("p", "scheduler", 0), intent)
+    assert [story(script, n)[-1] for n in (2, 3, 4)] == [(Step.GRANTED, f"p {request}") for request in ("b", "a", "b")]
+    assert story(script, 1) == [(Step.GRANTED, "p before"), (Step.SEALED, "")], "to have it already is no step"
+
+
+def test_a_draining_tier_refuses_with_its_reason() -> None:
+    script = Script().engine()
+    script.tier.saves.closed = True
+    script.intent([1], request="r")
+    assert story(script, 1) == [(Step.REFUSED, "p r the tier drains")]
 
 
 def test_a_silent_engine_s_promise() -> None:
