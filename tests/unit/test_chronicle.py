@@ -58,12 +58,16 @@ def test_one_by_one_or_all_at_once_is_the_same() -> None:
     assert both[0].bytes == both[1].bytes == OVERHEAD + 16 * 40 + len("room"), "one batch"
 
 
-def test_two_of_one_turn_are_kept_apart_by_whom_they_name() -> None:
-    for add in (lambda c, k, who: c.note(Step.EVICTED, [k], who), lambda c, k, who: c.one(Step.EVICTED, k, who)):
-        chronicle = Chronicle(1 << 20)
-        for number in range(3):
-            add(chronicle, key(number), ("room", number, "r"))
-        assert [chronicle.story(key(n))[0].who[1] for n in range(3)] == [0, 1, 2]
+@pytest.mark.parametrize("singly", [True, False])
+def test_two_of_one_turn_are_kept_apart_by_whom_they_name(singly: bool) -> None:
+    chronicle = Chronicle(1 << 20)
+    for number in range(3):
+        who = ("room", number, "r")
+        if singly:
+            chronicle.one(Step.EVICTED, key(number), who)
+        else:
+            chronicle.note(Step.EVICTED, [key(number)], who)
+    assert [chronicle.story(key(n))[0].who[1] for n in range(3)] == [0, 1, 2]
 
 
 def test_it_forgets_the_oldest_and_never_has_more_bytes_than_its_limit() -> None:
