@@ -53,6 +53,24 @@ def test_a_later_end_wins_and_unkeep_ends_it() -> None:
     assert kept not in script.on_disk()
 
 
+def test_a_kept_page_that_is_lost_holds_nothing_when_it_comes_again() -> None:
+    """Its next copy lies in another segment, which nobody has asked to keep: together they could be more than the share."""
+    script = DiskScript()
+    script.fill(range(20))
+    kept = min(script.on_disk())
+    keep(script, [kept])
+    assert script.lookup([kept], wait_ms=1000) is None
+    read = script.pending.pop()
+    script.feed(events.DiskReadEnded(read.job, ["io_error"]))
+    assert kept not in script.on_disk()
+    script.save([kept], request="again")
+    script.fill(range(20, 40))
+    assert kept in script.on_disk()
+    assert script.tier.disk.keeps.bytes_held(script.now) == 0
+    script.fill(range(40, 140))
+    assert kept not in script.on_disk()
+
+
 def test_more_than_a_share_of_the_disk_is_refused_and_changes_nothing() -> None:
     script = DiskScript()
     script.fill(range(60))

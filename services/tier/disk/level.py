@@ -266,6 +266,7 @@ class DiskLevel:
         self._pages.chronicle.one(Step.DISK_LOST, record.key, (code,))
         if self.index.remove(record):
             self._pages.drop_below(record.key)
+            self.keeps.let_go([record.key])  # or the next copy, in another segment, would be held beyond the share
         self._pages.doom(page)
 
     def _feed(self) -> None:
