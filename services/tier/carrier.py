@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -92,6 +92,7 @@ class Carrier:
         self.requests_endpoint = ""
         """Where other tiers reach this one; set once it is bound."""
         self._measuring = False
+        self._answers: set[asyncio.Task[None]] = set()
         self.disk_hangs = False
         """A call to the disk has not come back: it may still touch the pool."""
         self.probing: LockProbe | None = None
@@ -172,6 +173,12 @@ class Carrier:
         """For the dump: what the disk's threads do."""
         return self._disk.busy() if self._disk is not None else []
 
+    def answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Runs what answers a request later; it is given up when this closes."""
+        task = self._loop.create_task(answering)
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
     async def measure_disk(self, request: Request, size: int) -> None:
         """Answers a `disk_speed`. One at a time; a disk that hangs answers nobody, and the asker's deadline speaks for it."""
         if not self._config.disk_dir:
@@ -206,6 +213,8 @@ class Carrier:
 
     def close(self) -> None:
         """Ends threads and links."""
+        for task in self._answers:
+            task.cancel()
         self._hasher.close()
         self.metaservers.close()
         self._peers.close()

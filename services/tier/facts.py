@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pegaflow.common import machine
+from pegaflow.common.bus.rpc import Request
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.version import package_version
+from pegaflow.common.wire.messages.operate import Document
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.mover import transports
-from pegaflow.services.tier.sessions import Session
+from pegaflow.services.tier.sessions import Sessions
 from pegaflow.services.tier.state import TierState
 
 DISTRIBUTIONS = ("nixl", "numpy", "xxhash")
 
 
-def facts(config: TierConfig, sessions: Iterable[Session], movers: Iterable[int]) -> dict[str, Any]:
+async def tell(request: Request, config: TierConfig, movers: Sequence[int], told: Callable[[dict[str, Any]], Document]) -> None:
+    """Answers with all of it. In a thread: the kernel's list of connections may be long, and folders may hang."""
+    request.reply(told(await asyncio.to_thread(facts, config, movers)))
+
+
+def facts(config: TierConfig, movers: Sequence[int]) -> dict[str, Any]:
     """`movers`: their process ids. JSON-able."""
     paths = {
         "runtime_dir": config.runtime_dir,
@@ -32,18 +40,22 @@ def facts(config: TierConfig, sessions: Iterable[Session], movers: Iterable[int]
     return {
         **machine.facts(paths, DISTRIBUTIONS),
         "pool_bytes": config.pool_size,
-        "engines": [
-            {
-                "engine": session.engine,
-                "fingerprint": session.fingerprint.hex(),
-                "factors": dict(session.factors),
-                "versions": dict(session.versions),
-                "complete": session.complete,
-            }
-            for session in sessions
-        ],
         "movers": [found for pid in movers if (found := transports.in_use(pid))],
     }
+
+
+def engines(sessions: Sessions) -> list[dict[str, Any]]:
+    """How each attached engine names its pages, and what it runs on."""
+    return [
+        {
+            "engine": session.engine,
+            "fingerprint": session.fingerprint.hex(),
+            "factors": dict(session.factors),
+            "versions": dict(session.versions),
+            "complete": session.complete,
+        }
+        for session in sessions.by_number.values()
+    ]
 
 
 def status(state: TierState, lifecycle: Lifecycle, carrier: Carrier, uptime_ms: int) -> dict[str, Any]:

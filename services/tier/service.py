@@ -34,7 +34,7 @@ from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.drain_mark import DrainMark
-from pegaflow.services.tier.facts import facts, status
+from pegaflow.services.tier.facts import engines, status, tell
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
@@ -281,7 +281,7 @@ class TierService:
             case operate.Status() | operate.Dump():
                 request.reply(self._document())
             case Facts():
-                request.reply(self._facts())
+                self._tell_facts(request)
             case Sessions():
                 request.reply(self.state.sessions.listed())
             case Attach():
@@ -309,7 +309,7 @@ class TierService:
     def _commanded(self, request: Request) -> None:
         match request.message:
             case DiskSpeed(size):
-                self._tasks.append(self._loop.create_task(self._carrier.measure_disk(request, size)))
+                self._carrier.answer(self._carrier.measure_disk(request, size))
             case operate.NodeDrain() | operate.NodeUndrain() if not self._serving:
                 request.fail(ErrorCode.NOT_READY, "the tier is starting")
             case operate.NodeDrain(hand_over):
@@ -379,9 +379,10 @@ class TierService:
     def _endpoints(self) -> dict[str, str]:
         return {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint}
 
-    def _facts(self) -> operate.Document:
-        told = facts(self._config, self.state.sessions.by_number.values(), self._carrier.mover_pids())
-        return self._told(told | {"options": self._options(), "endpoints": self._endpoints()})
+    def _tell_facts(self, request: Request) -> None:
+        more = {"engines": engines(self.state.sessions), "options": self._options(), "endpoints": self._endpoints()}
+        pids = self._carrier.mover_pids()
+        self._carrier.answer(tell(request, self._config, pids, lambda told: self._told(told | more)))
 
     def _document(self) -> operate.Document:
         dump = status(self.state, self._lifecycle, self._carrier, int((clock.now() - self._started_at) * 1e3))

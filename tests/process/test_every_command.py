@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from cluster import FACTORS, Cluster, Engine, ask, dump, make_keys, until
-from pegaflow.common.wire.messages.facts import Facts
+from pegaflow.common.wire.errors import RemoteError
+from pegaflow.common.wire.messages.facts import DiskSpeed, Facts
 from pegaflow.common.wire.messages.operate import Ping
 from pegaflow.services.cli.__main__ import main
 
@@ -67,7 +68,8 @@ def cluster() -> Iterator[Cluster]:
     folder.mkdir(mode=0o700)
     config = folder / "c.toml"
     config.write_text("[tier]\n")
-    with Cluster(folder, mover=False, more=("--config", str(config))) as made:
+    disk = ("--disk-dir", str(folder / "disk"), "--disk-size", "64MiB", "--evict-high", "0.9", "--evict-low", "0.8")
+    with Cluster(folder, mover=False, more=("--config", str(config)), own={"b": disk}) as made:
         made.wait_ready()
         engine = Engine(made, "a", "e").attached()
         engine.save(make_keys(4))
@@ -164,6 +166,20 @@ def test_a_tier_reads_its_configuration_again(cluster: Cluster) -> None:
     assert options(cluster, "a")["quota_default"] == 1.0
     cluster.metaserver.process.send_signal(signal.SIGHUP)
     assert ask(cluster.metaserver_endpoint, Ping()).service == "metaserver", "it lives"
+
+
+def test_disks_are_measured_where_there_are_some(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"doctor --disk -o json --metaserver {cluster.metaserver_endpoint} --timeout 20s"
+    code, out, error, _ = run(line, capsys)
+    codes = {row["code"] for row in json.loads(out)["rows"]}
+    assert codes <= {"few_files", "slow_disk"} and code == bool(codes)
+    assert "tier b: disk write " in error and "tier a: disk" not in error
+    assert sorted(path.name for path in cluster.disk("b").iterdir() if "speed" in path.name) == []
+    control = dump(cluster.endpoint("a"))["control"]
+    with pytest.raises(RemoteError, match="unsupported"):
+        ask(control, DiskSpeed(1))
+    with pytest.raises(RemoteError, match="unsupported"):
+        ask(cluster.endpoint("a"), DiskSpeed(1))  # what makes a service do something is for its control
 
 
 def test_an_engine_with_another_hash_seed_is_found(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
