@@ -51,9 +51,10 @@ async def reach(endpoints: list[str], wait_s: float) -> Reached:
 
 
 async def _try(endpoint: str, wait_s: float) -> str:
-    """Empty: a ZeroMQ socket greets there. Else refused, no_route, deadline, not_zmq, not_here (an ipc path), failed."""
+    """Empty: a ZeroMQ socket greets. Else refused, no_route, deadline, silent, not_zmq, not_here (an ipc path), failed."""
     scheme, _, rest = endpoint.partition("#")[0].partition("://")
     writer = None
+    late = "silent" if scheme == "ipc" else "deadline"
     try:
         async with asyncio.timeout(wait_s):
             if scheme == "ipc":
@@ -65,15 +66,18 @@ async def _try(endpoint: str, wait_s: float) -> str:
                 reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
             else:
                 return "bad_endpoint"
+            late = "silent"  # the kernel has accepted, as it does for a process that is stopped
             signature = await reader.readexactly(SIGNATURE_BYTES)
             return "" if signature[0] == 0xFF and signature[-1] == 0x7F else "not_zmq"
     except TimeoutError:
-        return "deadline"
+        return late
     except ConnectionRefusedError:
         return "refused"
     except (asyncio.IncompleteReadError, ConnectionError):
         return "not_zmq"
     except OSError as error:
+        if scheme == "ipc":  # the path is there and nobody refused: a queue full of those who wait for a stopped process
+            return late
         return "no_route" if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH) else "failed"
     except ValueError:
         return "bad_endpoint"

@@ -11,7 +11,7 @@ from pegaflow.services.cli.doctor.diagnosis import diagnose
 from pegaflow.services.cli.doctor.finding import Finding
 from pegaflow.services.cli.doctor.fingerprints import rows
 from pegaflow.services.cli.doctor.naming import differing
-from pegaflow.services.cli.doctor.patient import Patient, Reachability, engines
+from pegaflow.services.cli.doctor.patient import Absent, Patient, Reachability, engines
 
 GIB = 1 << 30
 FACTORS = {"model": "m" * 40, "none_hash": "00" * 32, "hash_algorithm": "sha256_cbor", "block_size": "16", "layout_0": "aa"}
@@ -127,6 +127,24 @@ def test_what_cannot_be_connected_to() -> None:
     reached = [Reachability("tier a", "requests", "tcp://10.0.0.1:1", "refused"), Reachability("m", "events", "tcp://m:1", "")]
     (found,) = diagnose([Patient("tier", "b", tier("b"), reached=reached)])
     assert (found.code, found.where, found.what) == ("unreachable", "tier b → tier a", "requests tcp://10.0.0.1:1: refused")
+
+
+@pytest.mark.parametrize(
+    ("codes", "todo"),
+    [
+        (["refused", "refused"], "killed or never started"),
+        (["silent", "silent"], "stopped (SIGSTOP"),
+        (["", ""], "stuck, or it does not let you in"),
+        (["", "refused"], "reachable from some places only"),
+        (["deadline", "no_route"], "firewall"),
+        (["not_here"], "killed or never started"),
+    ],
+)
+def test_why_somebody_does_not_answer(codes: list[str], todo: str) -> None:
+    seen = [(f"tier {number}", code) for number, code in enumerate(codes)]
+    (found,) = diagnose(healthy(), [Absent("tier", "c", "tcp://c:1", "deadline", seen)])
+    assert found.code == "no_answer" and found.where == "tier c" and todo in found.todo
+    assert found.what == "tcp://c:1: deadline; " + ", ".join(f"{who}: {code or 'can connect'}" for who, code in seen)
 
 
 def test_a_slow_disk() -> None:

@@ -12,17 +12,21 @@ from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.facts import MAX_WAIT_MS, DiskSpeed, Facts, Reach, Reached
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong
 from pegaflow.services.cli.cluster import Cluster, Peer
-from pegaflow.services.cli.doctor.patient import Patient, Reachability
+from pegaflow.services.cli.doctor.patient import Absent, Patient, Reachability
 from pegaflow.services.cli.documents import opened
+from pegaflow.services.reach import reach
 
 DISK_BYTES = 64 << 20
 DISK_S = 20.0
+ABSENT = "absent"
+"""In place of the socket's name: an endpoint where nobody answers."""
 
 
 class Collected(NamedTuple):
     """`notes`: what could not be looked at, for people."""
 
     patients: list[Patient]
+    absent: list[Absent]
     notes: list[str]
 
 
@@ -34,8 +38,19 @@ async def collect(cluster: Cluster, routers: Sequence[str], disk: bool) -> Colle
     notes: list[str] = []
     seen = [(peer, patient) for peer, patient in zip(peers, told, strict=True) if patient is not None]
     advertised = [(patient.name, socket, url) for _, patient in seen for socket, url in _advertised(patient)]
-    looked = await asyncio.gather(*(_examined(cluster, peer, patient, advertised, disk, notes) for peer, patient in seen))
-    return Collected(list(looked), notes)
+    silent = {one.endpoint: Absent(one.service, one.node, one.endpoint, one.code) for one in cluster.wrong}
+    advertised += [(one.name, ABSENT, one.endpoint) for one in silent.values()]
+    here = reach(list(silent), cluster.left_s / 2)
+    examined = asyncio.gather(*(_examined(cluster, peer, patient, advertised, disk, notes) for peer, patient in seen))
+    mine, looked = await asyncio.gather(here, examined)
+    tries = {endpoint: [("from here", code)] for endpoint, code in zip(silent, mine.codes, strict=True)}
+    patients = []
+    for patient in looked:
+        for one in patient.reached:
+            if one.socket == ABSENT:
+                tries[one.endpoint].append((patient.name, one.code))
+        patients.append(replace(patient, reached=[one for one in patient.reached if one.socket != ABSENT]))
+    return Collected(patients, [replace(one, seen=tries[one.endpoint]) for one in silent.values()], notes)
 
 
 async def _facts(cluster: Cluster, peer: Peer, budget_s: float) -> Patient | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pegaflow.services.cli.doctor import naming, surroundings, versions
 from pegaflow.services.cli.doctor.finding import Finding, Severity
-from pegaflow.services.cli.doctor.patient import Patient, engines
+from pegaflow.services.cli.doctor.patient import Absent, Patient, engines
 
 _OF_EACH = (
     surroundings.limits,
@@ -18,10 +18,11 @@ _OF_EACH = (
 )
 
 
-def diagnose(patients: Sequence[Patient]) -> list[Finding]:
+def diagnose(patients: Sequence[Patient], absent: Sequence[Absent] = ()) -> list[Finding]:
     """Errors first, in an order that is the same for the same facts."""
     attached = engines(patients)
-    found = [*naming.judge(attached), *versions.judge(patients, attached), *surroundings.clocks(patients)]
+    found = [finding for one in absent for finding in surroundings.absence(one)]
+    found += [*naming.judge(attached), *versions.judge(patients, attached), *surroundings.clocks(patients)]
     for patient in patients:
         for judge in _OF_EACH:
             found += judge(patient)

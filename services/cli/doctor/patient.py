@@ -17,6 +17,21 @@ class Reachability(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Absent:
+    """A service that did not answer. `code`: why; `seen`: who tried to connect to it, and why it could not; empty: it could."""
+
+    service: str
+    node: str
+    endpoint: str
+    code: str
+    seen: Sequence[tuple[str, str]] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.service} {self.node}"
+
+
+@dataclass(frozen=True, slots=True)
 class Patient:
     """`told` is the service's own word, a JSON object of which any field may be missing or of another type.
 

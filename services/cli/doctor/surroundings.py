@@ -7,7 +7,7 @@ from typing import Any
 
 from pegaflow.common.endpoints import is_local
 from pegaflow.services.cli.doctor.finding import Finding, error, warning
-from pegaflow.services.cli.doctor.patient import Patient, number
+from pegaflow.services.cli.doctor.patient import Absent, Patient, number
 from pegaflow.services.cli.table import size
 
 MIN_FILES = 4096
@@ -125,6 +125,23 @@ def reachability(patient: Patient) -> list[Finding]:
         for one in patient.reached
         if one.code
     ]
+
+
+def absence(absent: Absent) -> list[Finding]:
+    """What connecting to it says of a service that does not answer: killed, stopped, stuck, or not to be got at."""
+    codes = {code for _, code in absent.seen}
+    if "" in codes and len(codes) > 1:
+        todo = "it is reachable from some places only: look at firewalls, and at its advertise_host"
+    elif "" in codes:
+        todo = "its process lives and does not answer: its loop is stuck, or it does not let you in (keys); look at its log"
+    elif "silent" in codes:
+        todo = "its process is stopped (SIGSTOP, a debugger) or hangs: kill -CONT it, or restart it"
+    elif codes == {"refused"} or codes == {"not_here"}:
+        todo = "nobody listens there: it was killed or never started (ask its supervisor), or its advertise_host is wrong"
+    else:
+        todo = "its machine is down, a firewall is between, it is stopped for long, or advertise_host is of another network"
+    seen = ", ".join(f"{who}: {code or 'can connect'}" for who, code in absent.seen)
+    return [error("no_answer", absent.name, f"{absent.endpoint}: {absent.code}; {seen}", todo)]
 
 
 def transports(patient: Patient) -> list[Finding]:
