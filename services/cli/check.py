@@ -10,18 +10,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from pegaflow.common.config import duration
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli import output, target
-from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column, Tone
-from pegaflow.services.cli.documents import opened
+from pegaflow.services.cli.doctor.collect import lost
 from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.ping import rounds
+from pegaflow.services.cli.table import span
 from pegaflow.services.cli.target import UsageError
 from pegaflow.services.cli.thresholds import Measure, State, judged, nagios, prometheus, worst
 
@@ -94,6 +95,7 @@ async def _measured(at: target.Target, kind: Kind) -> list[Measure]:
     async with Cluster(at) as cluster:
         silent = [Measure(one.service, one.node, None, kind.silent, f"{one.code}: {one.text}") for one in cluster.wrong]
         cluster.wrong.clear()
+        silent += [Measure("tier", one.node, None, kind.silent, f"silent for {span(one.ago_ms)}") for one in await lost(cluster)]
         return [*silent, *await kind.measure(cluster)]
 
 
@@ -117,7 +119,7 @@ def _timed(listing: Listing, field: str) -> list[Measure]:
 async def _capacity(cluster: Cluster) -> list[Measure]:
     async def one(peer: Peer) -> Measure:
         try:
-            told = opened(await cluster.tell(peer, Status(), Document))
+            told = document_of(await cluster.tell(peer, Status(), Document))
             space, pool = told.get("space"), told["pool_bytes"]
             kept = space.get("kept_bytes", 0) / pool if isinstance(space, dict) else 0.0
             return Measure("tier", peer.node, round(100 * kept + told["leased_permille"] / 10, 2))
@@ -143,7 +145,7 @@ async def _sync(cluster: Cluster) -> list[Measure]:
     return found
 
 
-def _followed(metaserver: str, node: str, seen: dict[str, Any] | None, told: dict[str, Any] | None) -> Measure:
+def _followed(metaserver: str, node: str, seen: Mapping[str, Any] | None, told: Mapping[str, Any] | None) -> Measure:
     name = f"{node}@{metaserver}"
     if seen is None:
         return Measure("tier", name, None, State.CRITICAL, "the metaserver does not know it")
@@ -155,10 +157,10 @@ def _followed(metaserver: str, node: str, seen: dict[str, Any] | None, told: dic
     return Measure("tier", name, abs(announced.get("sealed", 0) - seen.get("sealed", 0)))
 
 
-async def _statuses(cluster: Cluster, peers: Sequence[Peer]) -> list[dict[str, Any] | None]:
-    async def one(peer: Peer) -> dict[str, Any] | None:
+async def _statuses(cluster: Cluster, peers: Sequence[Peer]) -> list[Mapping[str, Any] | None]:
+    async def one(peer: Peer) -> Mapping[str, Any] | None:
         try:
-            return opened(await cluster.tell(peer, Status(), Document))
+            return document_of(await cluster.tell(peer, Status(), Document))
         except PegaflowError:
             return None
 

@@ -137,10 +137,10 @@ def document_of(answer: Document) -> Mapping[str, Any]:
     """A service's own word. Raises `bad_message` if it is no JSON object."""
     try:
         document = json.loads(answer.json)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise RemoteError(ErrorCode.BAD_MESSAGE, "the status is no JSON object")
+        raise RemoteError(ErrorCode.BAD_MESSAGE, f"the document of {answer.service} {answer.node} is no JSON object")
     return document
 
 

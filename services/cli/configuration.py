@@ -22,10 +22,9 @@ from pegaflow.common.live_config import options_of
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.operate import Document
 from pegaflow.services.cli import cluster, output
-from pegaflow.services.cli.cluster import Cluster
+from pegaflow.services.cli.cluster import Cluster, document_of
 from pegaflow.services.cli.column import Column
 from pegaflow.services.cli.doctor.patient import Patient
-from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.target import UsageError
 
@@ -79,7 +78,7 @@ def _show(args: argparse.Namespace) -> int:
 
 async def _running(at: Cluster, args: argparse.Namespace) -> Listing:
     answers = await at.ask_each([*at.metaservers, *at.tiers], Facts(), Document)
-    patients = [Patient(answer.service, answer.node, opened(answer)) for _, answer in answers]
+    patients = [Patient(answer.service, answer.node, document_of(answer)) for _, answer in answers]
     rows = [row(patient.service, option, patient.node) for patient in patients for option in patient.rows("options")]
     return Listing(COLUMNS, [one for one in _chosen(rows, args) if not args.service or one["service"] in args.service])
 

@@ -23,8 +23,7 @@ from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.operate import Document, Dump, Status
 from pegaflow.services.cli import target
-from pegaflow.services.cli.cluster import Cluster, Peer
-from pegaflow.services.cli.documents import opened
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.summary import as_object
 from pegaflow.services.cli.target import checked
 
@@ -97,7 +96,7 @@ async def _told(cluster: Cluster, peer: Peer, message: Message) -> dict[str, Any
     if answer is None:
         return None
     try:
-        document: Any = opened(answer)
+        document: Any = document_of(answer)
     except PegaflowError as error:
         document = {"code": error.code, "text": error.text}
     return {"service": answer.service, "node": answer.node, "epoch": f"{answer.epoch:016x}", "document": document}

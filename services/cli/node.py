@@ -20,9 +20,8 @@ from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, Dump, NodeDrain, NodeUndrain, Status
 from pegaflow.services.cli import cluster, consent, target
-from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column
-from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing
 
 NAME = "node"
@@ -51,7 +50,7 @@ def add_parser(commands: Any) -> None:
 def _show(args: argparse.Namespace) -> int:
     async def look(at: Cluster) -> Listing:
         answer = await at.tell(named(at, args.node), Dump(), Document)
-        return Listing(COLUMNS, [{"name": name, "value": value} for name, value in flat(opened(answer))])
+        return Listing(COLUMNS, [{"name": name, "value": value} for name, value in flat(document_of(answer))])
 
     return cluster.listed(args, look)
 
@@ -93,7 +92,7 @@ async def _change(args: argparse.Namespace, message: Message, wait_s: float | No
     at = target.choose(args)
     async with Cluster(at) as found:
         peer = named(found, args.node)
-        told = opened(await found.tell(peer, Status(), Document))
+        told = document_of(await found.tell(peer, Status(), Document))
         control = str(told.get("control") or peer.control)
         try:
             await found.tell(peer._replace(endpoint=control), message, Done)
@@ -112,7 +111,7 @@ async def _rest(peer: Peer, wait_s: float, timeout_s: float, hand_over: bool) ->
     until = loop.time() + wait_s
     try:
         while True:
-            drain = opened(await client.request(Status(), timeout_s)).get("drain")
+            drain = document_of(await client.request(Status(), timeout_s)).get("drain")
             if isinstance(drain, Mapping) and _resting(drain, hand_over):
                 return 0
             if loop.time() >= until:

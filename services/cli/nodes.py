@@ -9,9 +9,8 @@ from typing import Any
 
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Status
-from pegaflow.services.cli.cluster import Cluster, Peer, add_options, listed
+from pegaflow.services.cli.cluster import Cluster, Peer, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
-from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.table import size
 
@@ -43,7 +42,7 @@ async def look(cluster: Cluster) -> Listing:
 async def _row(cluster: Cluster, peer: Peer) -> dict[str, Any]:
     try:
         answer = await cluster.tell(peer, Status(), Document)
-        return row(peer, opened(answer))
+        return row(peer, document_of(answer))
     except PegaflowError as error:
         cluster.wrong.append(Wrong("tier", peer.node, peer.endpoint, error.code, error.text))
         return _named(peer) | {"state": error.code}

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli import output, target
-from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column, Tone
-from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing, Output, Wrong
 from pegaflow.services.cli.output import HOME_AND_CLEAR, pause
 from pegaflow.services.cli.ping import positive, shown_ms
@@ -95,7 +94,7 @@ async def _sample(cluster: Cluster, peer: Peer) -> Sample | None:
         return None
     now = time.monotonic()
     try:
-        return Sample(opened(answer), answer.epoch, (begun + now) / 2, now - begun)
+        return Sample(document_of(answer), answer.epoch, (begun + now) / 2, now - begun)
     except PegaflowError as error:
         cluster.wrong.append(Wrong("tier", peer.node, peer.endpoint, error.code, error.text))
         return None

@@ -216,6 +216,11 @@ def test_a_tier_is_stopped(cluster: Cluster, capsys: pytest.CaptureFixture[str])
         assert not found, "\n".join(found)
         code, codes = doctor(cluster, "3s", capsys)
         assert code == 1 and "SIGSTOP" in codes["no_answer"]
+        until("it is given up", lambda: [one for one in dump(cluster.metaserver_endpoint)["left"] if one["node"] == "b"])
+        where = f"--metaserver {cluster.metaserver_endpoint} --timeout 20s"
+        code, out, _, _ = run(f"doctor -o json {where}", capsys)
+        assert code == 1 and "node_lost" in {row["code"] for row in json.loads(out)["rows"]}
+        assert run(f"check ping {where}", capsys)[0] == 2, "nobody names its endpoint any more, and it is missed all the same"
     finally:
         process.send_signal(signal.SIGCONT)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pegaflow.services.cli.departed import Departed
 from pegaflow.services.cli.doctor.diagnosis import diagnose
 from pegaflow.services.cli.doctor.finding import Finding
 from pegaflow.services.cli.doctor.fingerprints import rows
@@ -145,6 +146,11 @@ def test_why_somebody_does_not_answer(codes: list[str], todo: str) -> None:
     (found,) = diagnose(healthy(), [Absent("tier", "c", "tcp://c:1", "deadline", seen)])
     assert found.code == "no_answer" and found.where == "tier c" and todo in found.todo
     assert found.what == "tcp://c:1: deadline; " + ", ".join(f"{who}: {code or 'can connect'}" for who, code in seen)
+
+
+def test_a_node_that_was_given_up() -> None:
+    (found,) = diagnose(healthy(), lost=[Departed("c", "7", "dead", 90_000, 12)])
+    assert (found.code, found.where, found.what) == ("node_lost", "tier c", "silent for 1m30s, had 12 pages")
 
 
 def test_a_slow_disk() -> None:

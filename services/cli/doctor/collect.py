@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.facts import MAX_WAIT_MS, DiskSpeed, Facts, Reach, Reached
-from pegaflow.common.wire.messages.operate import Document, Ping, Pong
-from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
+from pegaflow.services.cli.departed import Departed, missing
 from pegaflow.services.cli.doctor.patient import Absent, Patient, Reachability
-from pegaflow.services.cli.documents import opened
+from pegaflow.services.cli.status import FORGOTTEN_MS
 from pegaflow.services.reach import reach
 
 DISK_BYTES = 64 << 20
@@ -27,6 +28,7 @@ class Collected(NamedTuple):
 
     patients: list[Patient]
     absent: list[Absent]
+    lost: list[Departed]
     notes: list[str]
 
 
@@ -50,7 +52,15 @@ async def collect(cluster: Cluster, routers: Sequence[str], disk: bool) -> Colle
             if one.socket == ABSENT:
                 tries[one.endpoint].append((patient.name, one.code))
         patients.append(replace(patient, reached=[one for one in patient.reached if one.socket != ABSENT]))
-    return Collected(patients, [replace(one, seen=tries[one.endpoint]) for one in silent.values()], notes)
+    absent = [replace(one, seen=tries[one.endpoint]) for one in silent.values()]
+    return Collected(patients, absent, await lost(cluster), notes)
+
+
+async def lost(cluster: Cluster) -> list[Departed]:
+    """Nodes that metaservers have given up within the last day, and that nobody here has heard of since."""
+    here = {peer.node for peer in cluster.tiers}
+    answers = await cluster.ask_each(cluster.metaservers, Status(), Document)
+    return list({one.node: one for _, answer in answers for one in missing(document_of(answer), here, FORGOTTEN_MS)}.values())
 
 
 async def _facts(cluster: Cluster, peer: Peer, budget_s: float) -> Patient | None:
@@ -65,7 +75,7 @@ async def _facts(cluster: Cluster, peer: Peer, budget_s: float) -> Patient | Non
     answered = time.time()
     if answer is None:
         return None
-    told = opened(answer)
+    told = document_of(answer)
     wall = told.get("wall_ns")
     offset = wall / 1e9 - (asked + answered) / 2 if isinstance(wall, int) else 0.0
     return Patient(answer.service, answer.node, told, offset, (answered - asked) / 2)
@@ -95,7 +105,7 @@ async def _examined(
             patient = replace(patient, reached=reached)
         if disk and patient.service == "tier" and patient.option("disk_dir"):
             speed = await cluster.tell(at, DiskSpeed(DISK_BYTES), Document, DISK_S)
-            patient = replace(patient, disk=opened(speed))
+            patient = replace(patient, disk=document_of(speed))
             notes.append(f"{patient.name}: disk {_speeds(patient.disk)}")
     except PegaflowError as error:
         hint = "; set control to a tcp endpoint to ask from other machines" if control.startswith("ipc://") else ""

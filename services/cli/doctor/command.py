@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     async def look(at: Cluster) -> Listing:
         nonlocal count
         collected = await collect(at, routers, args.disk)
-        found = diagnose(collected.patients, collected.absent)
+        found = diagnose(collected.patients, collected.absent, collected.lost)
         count = len(found)
         notes = [*collected.notes, f"{len(collected.patients)} services looked at, {count} findings"]
         return Listing(COLUMNS, [row(one) for one in found], notes=notes)

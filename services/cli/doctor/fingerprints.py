@@ -11,11 +11,10 @@ from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.operate import Document
 from pegaflow.services.cli import cluster
-from pegaflow.services.cli.cluster import Cluster, Peer
+from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.doctor.naming import short
 from pegaflow.services.cli.doctor.patient import Engine, Patient, engines
-from pegaflow.services.cli.documents import opened
 from pegaflow.services.cli.listing import Listing
 
 NAME = "fingerprints"
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 async def _patient(at: Cluster, peer: Peer) -> Patient | None:
     answer = await at.ask(peer, Facts(), Document)
     try:
-        return Patient(answer.service, answer.node, opened(answer)) if answer is not None else None
+        return Patient(answer.service, answer.node, document_of(answer)) if answer is not None else None
     except PegaflowError:
         return None
 

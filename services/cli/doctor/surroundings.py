@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pegaflow.common.endpoints import is_local
+from pegaflow.services.cli.departed import Departed
 from pegaflow.services.cli.doctor.finding import Finding, error, warning
 from pegaflow.services.cli.doctor.patient import Absent, Patient, number
-from pegaflow.services.cli.table import size
+from pegaflow.services.cli.table import size, span
 
 MIN_FILES = 4096
 CLOCK_S = 0.5
@@ -142,6 +143,13 @@ def absence(absent: Absent) -> list[Finding]:
         todo = "its machine is down, a firewall is between, it is stopped for long, or advertise_host is of another network"
     seen = ", ".join(f"{who}: {code or 'can connect'}" for who, code in absent.seen)
     return [error("no_answer", absent.name, f"{absent.endpoint}: {absent.code}; {seen}", todo)]
+
+
+def loss(node: Departed) -> Finding:
+    """A node that fell silent so long ago that the metaserver has forgotten where it was."""
+    had = "" if node.sealed is None else f", had {node.sealed} pages"
+    todo = "its process was killed or is stopped, or its machine is down: pegaflow status there, and its supervisor"
+    return error("node_lost", f"tier {node.node}", f"silent for {span(node.ago_ms)}{had}", todo)
 
 
 def transports(patient: Patient) -> list[Finding]:
