@@ -22,6 +22,7 @@ from pegaflow.common import logs
 from pegaflow.common.config import ConfigError, Loaded, resolve
 from pegaflow.common.options import info_of
 from pegaflow.common.secrets import without_secrets
+from pegaflow.common.wire.errors import LocalError
 
 T = TypeVar("T")
 
@@ -38,8 +39,8 @@ def _nothing(value: Any, changed: frozenset[str]) -> None:
 class LiveConfig(Generic[T]):
     """`value` is what counts now, `sources` where each option comes from.
 
-    `apply(value, changed)` takes new values into use; it raises ValueError, and then changes nothing. It is called at every
-    reload, also if no option has changed: files that options name may have.
+    `apply(value, changed)` takes new values into use; it raises ValueError or LocalError, and then changes nothing. It is
+    called at every reload, also if no option has changed: files that options name may have.
     """
 
     def __init__(self, loaded: Loaded[T], again: Callable[[], Loaded[T]]) -> None:
@@ -63,7 +64,7 @@ class LiveConfig(Generic[T]):
             # Valid as a mixture, too: a new watermark may not fit a size that has to wait for the next start.
             value = dataclasses.replace(self.value, **wanted)  # type: ignore[type-var]
             self.apply(value, frozenset(wanted))
-        except (ConfigError, ValueError) as error:
+        except (ConfigError, LocalError, ValueError) as error:
             log.error("reload_failed", what="config", code=ConfigError.code, text=str(error))
             return False
         for name in kept:

@@ -12,6 +12,7 @@ import pytest
 from pegaflow.common import live_config, logs
 from pegaflow.common.config import option, resolve
 from pegaflow.common.live_config import LiveConfig
+from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.tier.config import TierConfig
@@ -106,15 +107,17 @@ def test_a_file_that_is_wrong_anywhere_changes_nothing(case: Case, text: str, sa
     assert case.live.reload() and case.live.value.low == 3
 
 
-def test_what_the_service_refuses_changes_nothing(case: Case) -> None:
+@pytest.mark.parametrize("error", [ValueError("not now"), LocalError("bad_config", "not now")])
+def test_what_the_service_refuses_changes_nothing(case: Case, error: Exception) -> None:
     def refuse(value: Sample, changed: frozenset[str]) -> None:
-        raise ValueError("not now")
+        raise error
 
     case.live.apply = refuse
     case.write("low = 2")
     assert not case.live.reload()
     assert case.live.value == Sample() and case.live.sources["low"] == "default"
-    assert case.logged == [("reload_failed", {"what": "config", "code": "bad_config", "text": "not now"})]
+    ((event, fields),) = case.logged
+    assert event == "reload_failed" and fields["text"].endswith("not now")
 
 
 def test_the_log_level_follows_and_a_reload_without_a_change_leaves_the_operators_alone(case: Case) -> None:
