@@ -176,7 +176,7 @@ class TierConfig:
         """What other nodes are told must be what they can use."""
         if self.advertise_host and not (self.requests or self.events or self.control):
             raise ValueError(f"advertise_host is {self.advertise_host!r}, but requests, events and control are empty")
-        if bool(self.requests) != bool(self.events):
+        if self.metaserver and bool(self.requests) != bool(self.events):
             raise ValueError(
                 f"requests is {self.requests!r} and events {self.events!r}: another node needs both, to ask and to hear"
             )

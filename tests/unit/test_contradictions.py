@@ -22,7 +22,7 @@ TIER = [
     ("--disk-size 1GiB", ["disk_dir is ''", f"disk_size {1 << 30}"]),
     ("--disk-dir /d --disk-size 1GiB", ["disk_dir is '/d'", "evict_high 1"]),
     ("--advertise-host h", ["advertise_host is 'h'", "requests, events and control are empty"]),
-    ("--requests tcp://127.0.0.1:7000", ["requests is 'tcp://127.0.0.1:7000'", "events ''"]),
+    ("--metaserver tcp://127.0.0.1:1 --requests tcp://127.0.0.1:7000", ["requests is 'tcp://127.0.0.1:7000'", "events ''"]),
     ("--metaserver tcp://10.0.0.9:7400", ["metaserver is tcp://10.0.0.9:7400", "requests is empty"]),
     ("--requests tcp://h:1 --events tcp://h:1", ["requests and events are both tcp://h:1"]),
     ("--requests tcp://h:1 --events tcp://*:70 --health-port 70", ["events is tcp://*:70", "health_port 70"]),
