@@ -22,7 +22,7 @@ from pegaflow.common.locks import try_lock
 from pegaflow.common.slot_table import GRANULE, Identity, Row, SlotEntry, SlotState, SlotTable, directory_bytes, table_bytes
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 
-__all__ = ["CHUNK_BYTES", "GRANULE", "Pool", "PoolView", "SlotEntry", "SlotState", "table_bytes"]
+__all__ = ["CHUNK_BYTES", "GRANULE", "Pool", "PoolView", "SlotEntry", "SlotState", "populate", "table_bytes"]
 
 CHUNK_BYTES = 256 << 20
 _READ_STEP = 1 << 20
@@ -51,15 +51,23 @@ def _populate(mapping: mmap.mmap, start: int, length: int, writable: bool) -> No
     Otherwise the first copy through each 4 KiB costs a page fault, and first saves and loads run at a fifth of memory speed.
     Kernels before 5.14 do not know the advice; there the faults come as they come.
     """
-    if writable:  # without the interpreter lock, which `mmap.madvise` keeps
+    if writable:
         first = ctypes.c_char.from_buffer(mapping)
         address = ctypes.addressof(first)
         del first
-        _LIBC.madvise(ctypes.c_void_p(address + start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
+        populate(address + start, length)
         return
     with suppress(OSError):
         for step in range(start, start + length, _READ_STEP):
             mapping.madvise(_MADV_POPULATE_READ, step, min(_READ_STEP, start + length - step))
+
+
+def populate(address: int, length: int) -> None:
+    """The same for bytes of a writable mapping, by their address and without the interpreter lock, which `mmap.madvise` keeps.
+
+    They must have memory: what has none would get it here.
+    """
+    _LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
 
 
 class PoolView:

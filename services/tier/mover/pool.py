@@ -49,6 +49,7 @@ from pegaflow.services.tier.mover.introductions import Introductions
 from pegaflow.services.tier.mover.jobs import MoverJobs
 from pegaflow.services.tier.mover.watch import Watch
 from pegaflow.services.tier.mover.wire import (
+    Backed,
     Ended,
     Failed,
     GiveUp,
@@ -116,6 +117,7 @@ class MoverPool:
         self._first: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._start_timers: dict[Mover, asyncio.TimerHandle] = {}
+        self._backed = 0
         self._pings = 0
         self._pongs: dict[int, tuple[Mover, asyncio.Future[int]]] = {}
         self._spawned = 0
@@ -194,6 +196,12 @@ class MoverPool:
             return
         self._asked[job] = Read(job, peer, local_offsets.tobytes(), remote_offsets.tobytes(), lengths.tobytes(), bytes(notify))
         self._handle(ReadAsked(job, peer, sum(lengths)))
+
+    def backed(self, size: int) -> None:
+        """The first `size` bytes of the pool have memory now: movers enter them into their page tables, in the background."""
+        self._backed = size
+        for mover in self._ready_movers():
+            mover.send(Backed(size))
 
     def holds(self, job: int) -> bool:
         """`on_done` is still to come for this job."""
@@ -335,6 +343,7 @@ class MoverPool:
         match message:
             case Ready():
                 self._disarm_start(mover)
+                mover.send(Backed(self._backed))
                 self._handle(MoverReady(number))
             case Ended(job, outcome, text, quiet):
                 self._handle(ReadEnded(number, job, Outcome(outcome), text, quiet))

@@ -33,8 +33,10 @@ from pegaflow.services.tier.mover import lock as mover_lock
 from pegaflow.services.tier.mover.agent import NixlAgent
 from pegaflow.services.tier.mover.descriptors import Region
 from pegaflow.services.tier.mover.lane import Lane
+from pegaflow.services.tier.mover.populator import Populator
 from pegaflow.services.tier.mover.wire import (
     AddPeer,
+    Backed,
     Decoder,
     Failed,
     ForgetPeer,
@@ -104,6 +106,7 @@ class MoverProcess:
         except Exception as error:
             # ImportError, and whatever the bindings raise.
             self._fail("nixl_unusable", f"{type(error).__name__}: {error}")
+        self._populator = Populator(self._pool)
         metadata = Metadata(self._arguments.agent, self._pool.base, self._pool.size, blob)
         try:
             self._send(Ready(self._pool.base, metadata.pack()))
@@ -142,6 +145,8 @@ class MoverProcess:
                 # Which lane has the job is the lanes' business; for the others the number means nothing.
                 for lane in self._lanes.values():
                     lane.submit(message)
+            case Backed(size):
+                self._populator.backed(size)
             case Ping(number):
                 self._notifications += self._agent.notifications()
                 self._send(Pong(number, self._notifications))

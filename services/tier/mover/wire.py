@@ -79,6 +79,13 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
+class Backed:
+    """The first `size` bytes of our pool have memory."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """The pool is mapped and registered at `base`; `metadata` is the agent's opaque blob."""
 
@@ -113,9 +120,9 @@ class Pong:
     notifications: int
 
 
-Message: TypeAlias = AddPeer | Read | GiveUp | ForgetPeer | Ping | Ready | Failed | Ended | Pong
+Message: TypeAlias = AddPeer | Read | GiveUp | ForgetPeer | Ping | Backed | Ready | Failed | Ended | Pong
 
-_KINDS: Final[tuple[type[Any], ...]] = (AddPeer, Read, GiveUp, ForgetPeer, Ping, Ready, Failed, Ended, Pong)
+_KINDS: Final[tuple[type[Any], ...]] = (AddPeer, Read, GiveUp, ForgetPeer, Ping, Backed, Ready, Failed, Ended, Pong)
 _NUMBERS: Final = {cls: number for number, cls in enumerate(_KINDS)}
 _TYPES: Final = {"int": int, "str": str, "bytes": bytes, "bool": bool}
 _FIELDS: Final = tuple(tuple(_TYPES[field.type] for field in cls.__dataclass_fields__.values()) for cls in _KINDS)
