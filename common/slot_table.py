@@ -18,7 +18,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -37,6 +36,7 @@ _LIFE, _BACKED = HEADER_BYTES // 8 - 2, HEADER_BYTES // 8 - 1
 _MAX_LIFE = 1 << 23
 _ENTRY = struct.Struct("=BBHHHIIQ16s64sQ")
 _CRC = struct.Struct("=I")
+_TAIL = struct.Struct("=II")
 _SLAB_MARK = 0x51AB51AB
 _ZERO = bytes(116)
 
@@ -54,8 +54,7 @@ class SlotState(IntEnum):
 _STATES = frozenset(int(state) for state in SlotState)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotEntry:
+class SlotEntry(NamedTuple):
     """What the table says of a slot besides its generation. `length` and `rows` describe the page in it.
 
     `shard` of `shards`: which part of its key; (`grant`, `order`) is the same for all parts of one page and of no other page in
@@ -107,29 +106,25 @@ def directory_bytes(pool_bytes: int, slab: int) -> int:
 
 def encode(entry: SlotEntry) -> bytes:
     """Bytes 8..128 of an entry."""
-    body = _ENTRY.pack(
-        entry.state,
-        len(entry.key),
-        entry.shard,
-        entry.shards,
-        min(entry.rows, MAX_ROWS),
-        entry.length,
-        entry.order,
-        entry.holder,
-        entry.checksum,
-        entry.key,
-        entry.grant,
-    )
-    return body + _CRC.pack(zlib.crc32(body)) + _CRC.pack(entry.age)
+    # PERF: each page that comes and goes is stored three times; a free slot is always the same.
+    return _encode(entry) if entry != FREE else _FREE + _NO_AGE
 
 
-_FREE = encode(SlotEntry(SlotState.FREE))[:116]
+def _encode(entry: SlotEntry) -> bytes:
+    state, key, shard, shards, rows, length, order, holder, checksum, grant, age = entry
+    body = _ENTRY.pack(state, len(key), shard, shards, min(rows, MAX_ROWS), length, order, holder, checksum, key, grant)
+    return body + _TAIL.pack(zlib.crc32(body), age)
+
+
+FREE: Final = SlotEntry(SlotState.FREE)
+_FREE = _encode(FREE)[:116]
+_NO_AGE = bytes(4)
 
 
 def decode(raw: bytes) -> SlotEntry | None:
     """From bytes 8..128. None if they are torn or make no sense."""
     if raw[:116] == _ZERO:
-        return SlotEntry(SlotState.FREE)
+        return FREE
     state, key_len, shard, shards, rows, length, order, holder, checksum, key, grant = _ENTRY.unpack_from(raw)
     if state not in _STATES or key_len > MAX_KEY_BYTES or _CRC.unpack_from(raw, 112)[0] != zlib.crc32(raw[:112]):
         return None

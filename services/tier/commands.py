@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pegaflow.common.pool import SlotEntry
 from pegaflow.common.wire.codec import Message
@@ -43,8 +43,7 @@ class CloseTopic:
     topic: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """Store an entry of the slot table; `generation` > 0: raise the generation first. `evicted`: the slot held a sealed page."""
 
     slot: int

@@ -26,7 +26,9 @@ from pegaflow.services.tier.pages import Pages
 
 READ_DEADLINE_S = 2.0
 PIN_TTL_S = 4.0
-BATCH_BYTES = 128 << 20
+BATCHES = 8
+"""Of one fetch. While a batch is read, the one before it is verified and sealed; each costs a pin and a READ."""
+MIN_BATCH_BYTES, MAX_BATCH_BYTES = 4 << 20, 128 << 20
 
 
 class Owner(NamedTuple):
@@ -113,7 +115,9 @@ class Fetches:
             page.replica = not for_good
             self._pages.store_granted(page)
             taken.append(page)
-        per_batch = max(1, BATCH_BYTES // max(1, sum(lengths)))
+        page_bytes = max(1, sum(lengths))
+        batch_bytes = min(max(MIN_BATCH_BYTES, len(taken) * page_bytes // BATCHES), MAX_BATCH_BYTES)
+        per_batch = max(1, batch_bytes // page_bytes)
         for first in range(0, len(taken), per_batch):
             batch = taken[first : first + per_batch]
             number = next(self._jobs)

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from pegaflow.common.slot_table import NO_CHECKSUM, SlotEntry, SlotState
+from pegaflow.common.slot_table import FREE, NO_CHECKSUM, SlotEntry, SlotState
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages import catalogue
@@ -105,7 +105,7 @@ class Pages:
         retired = self.allocator.give(slot)
         if retired is not None:  # the slab may serve another page size: see slots.py
             for start in retired:
-                self._out.append(Table(start, self._raise(start), SlotEntry(SlotState.FREE)))
+                self._out.append(Table(start, self._raise(start), FREE))
             self._store_cuts()
 
     def _store_cuts(self) -> None:
@@ -119,7 +119,7 @@ class Pages:
             return
         self.aside.discard(page)
         for slot in page.slots:
-            self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE), bool(page.checksums)))
+            self._out.append(Table(slot, 0, FREE, bool(page.checksums)))
             self._give(slot)
         self.space.freed(page)
         page.slots = []
@@ -204,13 +204,13 @@ class Pages:
     def let_go(self, slot: int) -> None:
         """The slot of an earlier life is quiet: nobody writes it, nothing in it is wanted."""
         self.held.pop(slot, None)
-        self._out.append(Table(slot, 0, SlotEntry(SlotState.FREE)))
+        self._out.append(Table(slot, 0, FREE))
         self._give(slot)
 
     def retire(self, first: int, starts: Sequence[int]) -> None:
         """A slab of an earlier life that is wholly free: whoever still copies out of its old cut will see that it moved."""
         for start in starts:
-            self._out.append(Table(start, self._raise(start), SlotEntry(SlotState.FREE)))
+            self._out.append(Table(start, self._raise(start), FREE))
         self.allocator.release(first)
         self._store_cuts()
 

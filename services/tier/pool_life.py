@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import assert_never
 
 from pegaflow.common import clock, logs
 from pegaflow.common.lifecycle import EX_SOFTWARE, Lifecycle, StartError
@@ -141,15 +140,13 @@ class PoolLife:
     def store(self, command: Table | Cut) -> None:
         """Idempotent."""
         table = self.pool.table
-        match command:
-            case Table(slot, generation, entry):
-                if generation and generation != table.generation(slot):  # equal: carried out a second time
-                    table.raise_generation(slot, generation)
-                table.store(slot, entry)
-            case Cut(first, size):
-                table.cut(first, size)
-            case _:
-                assert_never(command)
+        if isinstance(command, Cut):
+            table.cut(command.first, command.size)
+            return
+        slot, generation, entry, _ = command
+        if generation and generation != table.generation(slot):  # equal: carried out a second time
+            table.raise_generation(slot, generation)
+        table.store(slot, entry)
 
     def store_again(self, command: Table | Cut) -> None:
         """What follows relies on the table (docs/protocol.md 1.5): without it this life ends, and the next trusts none of it."""

@@ -143,7 +143,7 @@ def test_shards_of_two_grants_are_no_page() -> None:
 def test_an_entry_that_makes_no_page_is_refused(changes: dict[str, Any]) -> None:
     row = found(0)
     assert row.entry is not None
-    warm = Warm({0: [row._replace(entry=dataclasses.replace(row.entry, **changes))]})
+    warm = Warm({0: [row._replace(entry=row.entry._replace(**changes))]})
     assert (warm.tier.dump()["pages"], warm.tier.counts["refused_entries"], warm.held) == ({}, 1, 0)
 
 
