@@ -119,13 +119,12 @@ class Lookups:
 
     def _learn(self, lookup: OpenLookup, keys: list[bytes], answer: Located) -> None:
         some = catalogue.SEALED in answer.states
+        named = list(map(Owner, answer.nodes, answer.epochs, answer.requests))
         for i, key in enumerate(keys[: len(answer.states)]):
-            owners = [
-                Owner(answer.nodes[owner], answer.epochs[owner], answer.requests[owner])
-                for owner in answer.owners[i * answer.width : (i + 1) * answer.width]
-                if owner != NO_OWNER
-            ]
-            owners = [owner for owner in owners if (key, owner.node, owner.epoch) not in lookup.refused]
+            at = answer.owners[i * answer.width : (i + 1) * answer.width]
+            owners = [named[owner] for owner in at if owner != NO_OWNER]
+            if lookup.refused:
+                owners = [owner for owner in owners if (key, owner.node, owner.epoch) not in lookup.refused]
             if owners:
                 lookup.owners[key] = owners
             elif not some or (answer.states[i] == catalogue.GONE and not lookup.expected) or answer.states[i] == catalogue.SEALED:

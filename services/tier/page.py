@@ -15,7 +15,8 @@ costs them a miss; here it is waited for, like a page on its way, until its chec
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from pegaflow.common.slot_table import GRANULE
 
@@ -61,6 +62,7 @@ class Page:
         "right",
         "rows",
         "session",
+        "size",
         "slots",
         "state",
         "timed",
@@ -74,7 +76,7 @@ class Page:
     def __init__(self, key: bytes, state: PageState, slots: list[int], generations: list[int], lengths: tuple[int, ...]) -> None:
         self.key, self.state, self.slots, self.generations, self.lengths = key, state, slots, generations, lengths
         self.first_slot, self.first_generation = slots[0], generations[0]
-        self.granules = sum(map(granules, lengths))
+        self.size, _, self.granules = shape(lengths)
         self.rows = 0
         self.refs = 0
         self.session = 0
@@ -105,11 +107,23 @@ class Page:
         """The fingerprint in the key: one model in one layout."""
         return self.key[:16]
 
-    @property
-    def size(self) -> int:
-        return sum(self.lengths)
-
 
 def granules(length: int) -> int:
     """How many granules a page of `length` bytes takes."""
     return -(-length // GRANULE)
+
+
+class Shape(NamedTuple):
+    """Of a page: bytes in all, granules of each of its slots, granules in all."""
+
+    size: int
+    slots: tuple[int, ...]
+    granules: int
+
+
+@lru_cache(maxsize=256)
+def shape(lengths: tuple[int, ...]) -> Shape:
+    """Of a page with slots for so many bytes."""
+    # PERF: every page of an engine has the same lengths, and this is asked several times for each page.
+    slots = tuple(map(granules, lengths))
+    return Shape(sum(lengths), slots, sum(slots))

@@ -25,6 +25,7 @@ from pegaflow.services.tier.page import Page, PageState, granules
 TOPIC = b"c"
 KEEP_S = 10.0
 NAMESPACE_BYTES = 16
+_GONE = (catalogue.GONE, catalogue.MEMORY, 0)
 _DEFAULTS = SpaceOptions()
 
 
@@ -57,7 +58,8 @@ class Pages:
         """How many of them each namespace has."""
         self._announced: dict[bytes, tuple[int, int, int]] = {}
         self._changes: dict[bytes, tuple[int, int, int]] = {}
-        self.digest = 0
+        self._digest = 0
+        self._undigested: dict[bytes, tuple[int, int, int] | None] = {}  # what the digest has of keys that have changed since
         self.sealed = 0
         self.pending = 0
         self.head = 0
@@ -85,7 +87,8 @@ class Pages:
                 self._give(slot)
             self._counts["no_space"] += not spare
             return None
-        self._store_cuts()
+        if self.allocator.cuts:
+            self._store_cuts()
         page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)
         page.request, page.session = request, session
         self.index[key] = page
@@ -115,7 +118,7 @@ class Pages:
 
     def free_if_done(self, page: Page) -> None:
         """Gives the slots back once nobody can touch them and nobody can find them."""
-        if page.state is not PageState.DOOMED or page.refs or any(page.writers) or not page.slots:
+        if page.state is not PageState.DOOMED or page.refs or not page.slots or any(page.writers):
             return
         self.aside.discard(page)
         for slot in page.slots:
@@ -265,14 +268,15 @@ class Pages:
         known, entry = self._announced.get(key), self._entry(key)
         if known == entry:
             return
+        self._undigested.setdefault(key, known)
         if known is not None:
-            self._account(key, *known, -1)
+            self._count(known[0], -1)
         if entry is None:
             del self._announced[key]
-            self._changes[key] = (catalogue.GONE, catalogue.MEMORY, 0)
+            self._changes[key] = _GONE
             return
         self._announced[key] = self._changes[key] = entry
-        self._account(key, *entry, 1)
+        self._count(entry[0], 1)
 
     def store_below(self, key: bytes, size: int) -> None:
         """The key is on the next level; who looks for it finds it there when it is not in memory."""
@@ -289,12 +293,24 @@ class Pages:
                 del self.below_by[name]
             self._announce(key)
 
-    def _account(self, key: bytes, state: int, level: int, size: int, sign: int) -> None:
-        self.digest = (self.digest + sign * entry_digest(key, state, level, size)) % DIGEST_MOD
+    def _count(self, state: int, sign: int) -> None:
         if state == catalogue.SEALED:
             self.sealed += sign
         else:
             self.pending += sign
+
+    @property
+    def digest(self) -> int:
+        """Of everything announced, as it is now."""
+        # PERF: it is looked at with each beat; a page that was promised and sealed since the last one is hashed once.
+        for key, known in self._undigested.items():
+            entry = self._announced.get(key)
+            if entry != known:
+                more = entry_digest(key, *entry) if entry is not None else 0
+                less = entry_digest(key, *known) if known is not None else 0
+                self._digest = (self._digest + more - less) % DIGEST_MOD
+        self._undigested.clear()
+        return self._digest
 
     def flush(self) -> list[bytes]:
         """Publishes what changed, coalesced per key. Returns the keys, for those who wait for them."""

@@ -6,6 +6,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.messages.inspection import Step
@@ -46,6 +47,23 @@ class OpenGrant:
     pages: dict[int, tuple[Page, int]] = field(default_factory=dict)  # slot → page, shard
 
 
+class _Writers(NamedTuple):
+    """Who writes the parts of a page, by shard, with their numbers and the words of their locks."""
+
+    members: list[Member]
+    numbers: list[int]
+    holders: list[int]
+
+
+def _writers(session: Session, stripe: int) -> _Writers | None:
+    """None: not every shard has a rank."""
+    found = [session.writer(shard, stripe) for shard in range(session.shards)]
+    members = [member for member in found if member is not None]
+    if len(members) != session.shards:
+        return None
+    return _Writers(members, [member.number for member in members], [member.holder for member in members])
+
+
 class Saves:
     """Grants that are open, and the checksum jobs of pages whose bytes are in."""
 
@@ -79,6 +97,7 @@ class Saves:
         have: list[Page] = []
         ends: dict[int, Page | None] = {}
         full: set[int] = set()
+        writers: dict[int, _Writers | None] = {}
         doubtful: list[Page] = []
         for position, key in enumerate(message.keys):
             page = self.pages.index.get(key)
@@ -101,14 +120,15 @@ class Saves:
                 status = NO_SPACE
             else:
                 stripe = message.stripes[position] if message.stripes else 0
-                writers = [session.writer(shard, stripe) for shard in range(session.shards)]
-                status = self._grant(session, grant, message, position, lengths, writers, ends[owner])
+                if stripe not in writers:
+                    writers[stripe] = _writers(session, stripe) if lengths else None
+                status = self._grant(session, grant, message, position, lengths, writers[stripe], ends[owner])
                 if status == NO_SPACE:
                     full.add(owner)
                 elif status == GRANTED:
                     page = self.pages.index[key]
                     positions.append(position)
-                    stripes.append(message.stripes[position] if message.stripes else 0)
+                    stripes.append(stripe)
                     slots.extend(page.slots)
                     generations.extend(page.generations)
             ends[owner] = page
@@ -146,12 +166,11 @@ class Saves:
         message: Intent,
         position: int,
         lengths: tuple[int, ...],
-        writers: list[Member | None],
+        writers: _Writers | None,
         parent: Page | None,
     ) -> int:
-        holders = [writer for writer in writers if writer is not None]
         key = message.keys[position]
-        if not lengths or len(holders) != session.shards or not key.startswith(session.fingerprint):
+        if writers is None or not key.startswith(session.fingerprint):
             self._counts["refused"] += 1
             return REFUSED
         request = message.requests[message.owners[position]]
@@ -159,11 +178,11 @@ class Saves:
         if page is None:
             return NO_SPACE
         page.rows, page.grant, page.order = message.rows[position], grant.number, position
-        page.writers = [holder.number for holder in holders]
-        self.pages.store_granted(page, [holder.holder for holder in holders])
+        page.writers = list(writers.numbers)
+        self.pages.store_granted(page, writers.holders)
         for shard, slot in enumerate(page.slots):
             grant.pages[slot] = (page, shard)
-            holders[shard].grants.add(grant.number)
+            writers.members[shard].grants.add(grant.number)
         return GRANTED
 
     def _note(self, session: Session, message: Intent, statuses: bytearray, granted: Sequence[int]) -> None:

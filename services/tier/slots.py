@@ -103,18 +103,18 @@ class SlotAllocator:
 
     def take(self, size: int) -> int | None:
         """A free slot for a page of `size` granules; None when there is none without freeing something."""
-        if not self.fits(size):
-            return None
-        partial = self._partial.setdefault(size, {})
-        slab = next(iter(partial.values()), None) or self._open(size)
-        if slab is None:
-            return None
+        partial = self._partial.get(size)
+        if not partial:
+            if not self.fits(size) or self._open(size) is None:
+                return None
+            partial = self._partial[size]
+        slab = next(iter(partial.values()))
         slot = slab.free.pop()
         slab.used += 1
         self.used += size
         self._spare[size] -= 1
         if not slab.free:
-            partial.pop(slab.first, None)
+            del partial[slab.first]
         return slot
 
     def _open(self, size: int) -> Slab | None:

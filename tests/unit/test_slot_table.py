@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ def test_an_entry_is_read_back_whole() -> None:
 
 
 def test_a_torn_entry_is_never_read_as_something_else() -> None:
-    other = encode(dataclasses.replace(ENTRY, state=SlotState.GRANTED, key=b"o" * 48, holder=5, age=0))
+    other = encode(ENTRY._replace(state=SlotState.GRANTED, key=b"o" * 48, holder=5, age=0))
     whole = encode(ENTRY)
     for cut in range(1, 116):
         assert decode(other[:cut] + whole[cut:]) in (None, decode(whole), decode(other)), cut
@@ -56,7 +55,7 @@ def test_a_life_takes_over_what_the_one_before_left(pool: Pool) -> None:
     assert (again.adopted, again.path, again.allocated, again.refused) == (True, path, IDENTITY.pool_bytes, {})
     assert again.slabs() == [(8, 3)]
     [row] = again.rows(8, 3)
-    assert (row.slot, row.generation, row.entry) == (8, floor + 5, dataclasses.replace(ENTRY, age=9))
+    assert (row.slot, row.generation, row.entry) == (8, floor + 5, ENTRY._replace(age=9))
     assert (again.table.life, again.table.epoch) == (2, 2)
     assert again.table.floor == floor + (1 << LIFE_SHIFT)
 

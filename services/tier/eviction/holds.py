@@ -35,6 +35,8 @@ class Holds:
     def due(self, now: float) -> list[Page]:
         """Pages that are not kept any more."""
         over: list[Page] = []
+        if not self._due or self._due[0][0] > now:
+            return over
         while self._due and self._due[0][0] <= now:
             _, _, pages = heapq.heappop(self._due)
             # PERF: pages whose time was moved go on together; each is looked at once per hold, not once per move.

@@ -31,8 +31,9 @@ def _enter(page: Page, parent: Page) -> None:
 
 def leave(page: Page) -> Page | None:
     """The page is gone: its children have no parent any more. Returns the page's parent if that has no child left."""
-    for child in list(children(page)):
-        _part(child)
+    if page.child is not None:
+        for child in list(children(page)):
+            _part(child)
     parent = page.parent
     if parent is None:
         return None

@@ -20,7 +20,7 @@ from pegaflow.services.tier.eviction.holds import Holds
 from pegaflow.services.tier.eviction.policy import POLICIES
 from pegaflow.services.tier.eviction.room import Group, Room
 from pegaflow.services.tier.eviction.shares import Namespace, Shares, SpaceOptions
-from pegaflow.services.tier.page import Page, PageState, granules
+from pegaflow.services.tier.page import Page, PageState, shape
 from pegaflow.services.tier.slots import SlotAllocator
 
 TRIM_PAGES = 256  # evicted ahead of need in one tick, at most
@@ -63,8 +63,8 @@ class Space:
         """
         self.settle()
         space = self.shares.of(name)
-        sizes = [granules(length) for length in lengths]
-        need, slots = sum(sizes), list[int]()
+        _, sizes, need = shape(lengths)
+        slots: list[int] = []
         self._asker = asker
         if self._is_spare(space, need) if spare else self._within_quota(space, need):
             for size in sizes:
@@ -75,9 +75,10 @@ class Space:
                     break
                 slots.append(slot)
         self._asker = NOBODY
-        for page in self._room.guarded:
-            self.place(page)
-        self._room.guarded.clear()
+        if self._room.guarded:
+            for page in self._room.guarded:
+                self.place(page)
+            self._room.guarded.clear()
         if len(slots) < len(sizes):
             space.refused += 1
         return slots
@@ -113,7 +114,7 @@ class Space:
         group = self._room.groups.get(key)
         if group is None:
             make = POLICIES[self._options.policy]
-            sizes = frozenset(map(granules, page.lengths))
+            sizes = frozenset(shape(page.lengths).slots)
             group = self._room.groups[key] = Group(self.shares.of(page.namespace), sizes, make(), make())
         page.group = group
         group.pages += 1
@@ -200,6 +201,14 @@ class Space:
 
     def settle(self) -> None:
         """Brings the queues up to date."""
+        if self._touched:
+            self._settle_touched()
+        for page in self._holds.due(self.now):
+            if page.kept_until <= self.now:
+                self._unkeep(page)
+            self.place(page)
+
+    def _settle_touched(self) -> None:
         for turn, pages, chain in self._touched:
             before: Page | None = None
             for page in pages:
@@ -213,10 +222,6 @@ class Space:
                 else:
                     before = None
         self._touched.clear()
-        for page in self._holds.due(self.now):
-            if page.kept_until <= self.now:
-                self._unkeep(page)
-            self.place(page)
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 
