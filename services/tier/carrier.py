@@ -46,6 +46,7 @@ from pegaflow.services.tier.commands import (
     Publish,
     Read,
     Reply,
+    Resume,
     Table,
     UnpinAt,
 )
@@ -260,6 +261,8 @@ class Carrier:
                 )
             case Offer():
                 self._offer(command)
+            case Resume():
+                self._loop.call_soon(self._result, events.Resumed())
             case PinAt():
                 self._pin(command)
             case UnpinAt(endpoint, epoch, lease):

@@ -100,6 +100,11 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Tell `Resumed` once other events had their turn: there is more to do that need not be done at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class PinAt:
     """Ask a tier to keep pages still; answered by `PinAnswer` with the same `fetch`."""
 
@@ -211,6 +216,7 @@ Command = (
     | Locate
     | AskNodes
     | Offer
+    | Resume
     | PinAt
     | UnpinAt
     | Read

@@ -95,6 +95,11 @@ class TakeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """Answer to `Resume`."""
+
+
+@dataclass(frozen=True, slots=True)
 class PinAnswer:
     """`sent_at` is the reader's clock from before it sent the pin."""
 
@@ -161,6 +166,7 @@ Event = (
     | LocateAnswer
     | NodesAnswer
     | TakeAnswer
+    | Resumed
     | PinAnswer
     | ReadEnded
     | DiskWritten

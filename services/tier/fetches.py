@@ -27,7 +27,7 @@ from pegaflow.services.tier.pages import Pages
 READ_DEADLINE_S = 2.0
 PIN_TTL_S = 4.0
 BATCHES = 8
-"""Of one fetch. While a batch is read, the one before it is verified and sealed; each costs a pin and a READ."""
+"""Of what one lookup fetches. While one is read, the one before is verified and the next gets its slots; each costs a pin and a READ."""
 MIN_BATCH_BYTES, MAX_BATCH_BYTES = 4 << 20, 128 << 20
 
 
@@ -79,6 +79,7 @@ class Fetches:
     ) -> None:
         self._pages, self._out, self._counts = pages, out, counts
         self._jobs, self._wake, self._failed = jobs, wake, failed
+        self.min_batch_bytes = MIN_BATCH_BYTES
         self.open: dict[int, Fetch] = {}
         self.verifying: dict[int, Fetch] = {}
         self._lives: dict[str, int] = {}  # epochs by node, of tiers that were named as owners and have not failed to answer since
@@ -87,6 +88,11 @@ class Fetches:
         """Is this page a replica whose owner is known to have it? It delivered it, in a life that goes on as far as is known."""
         owner: Owner | None = page.owner
         return owner is not None and self._lives.get(owner.node) == owner.epoch
+
+    def batch(self, pages: int, lengths: tuple[int, ...]) -> int:
+        """How many are fetched at a time of so many pages that somebody waits for."""
+        page_bytes = max(1, sum(lengths))
+        return max(1, min(max(self.min_batch_bytes, pages * page_bytes // BATCHES), MAX_BATCH_BYTES) // page_bytes)
 
     def start(
         self,
@@ -98,7 +104,7 @@ class Fetches:
         *,
         for_good: bool = False,
     ) -> int:
-        """Begins to fetch a prefix of `keys`, which continue the page `before`; returns how many got slots.
+        """Begins to fetch a prefix of `keys`, usually a batch, which continues the page `before`; returns how many got slots.
 
         `for_good`: the owner leaves, so these are no replicas; they get free slots only, and none of them continues another.
         """
@@ -115,14 +121,11 @@ class Fetches:
             page.replica = not for_good
             self._pages.store_granted(page)
             taken.append(page)
-        page_bytes = max(1, sum(lengths))
-        batch_bytes = min(max(MIN_BATCH_BYTES, len(taken) * page_bytes // BATCHES), MAX_BATCH_BYTES)
-        per_batch = max(1, batch_bytes // page_bytes)
-        for first in range(0, len(taken), per_batch):
-            batch = taken[first : first + per_batch]
+        most = max(1, MAX_BATCH_BYTES // max(1, sum(lengths)))
+        for first in range(0, len(taken), most):
             number = next(self._jobs)
-            self.open[number] = Fetch(number, owner, batch, Stage.PINNING, now + READ_DEADLINE_S)
-            names = [page.key for page in batch]
+            self.open[number] = Fetch(number, owner, taken[first : first + most], Stage.PINNING, now + READ_DEADLINE_S)
+            names = list(keys[first : min(first + most, len(taken))])
             self._out.append(PinAt(number, owner.endpoint, owner.epoch, names, len(lengths), int(PIN_TTL_S * 1e3)))
         return len(taken)
 

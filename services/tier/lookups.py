@@ -16,7 +16,7 @@ from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages import catalogue, loads
 from pegaflow.common.wire.messages.catalogue import NO_OWNER, Located
 from pegaflow.common.wire.messages.loads import Hits
-from pegaflow.services.tier.commands import Command, Locate, Reply
+from pegaflow.services.tier.commands import Command, Locate, Reply, Resume
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.fetches import Fetches, Owner
 from pegaflow.services.tier.last_lookups import LastLookups
@@ -55,6 +55,7 @@ class Lookups:
         self._asks: dict[int, tuple[OpenLookup, list[bytes]]] = {}
         self._dirty: dict[OpenLookup, None] = {}
         self.last = LastLookups(history)
+        self._unfinished: dict[OpenLookup, None] = {}
 
     # --- asked -------------------------------------------------------------------------------------------------------
 
@@ -266,9 +267,15 @@ class Lookups:
         self._out.append(Locate(lookup.asking, keys, wait_ms, lookup.expected, tails))
 
     def _fetch(self, lookup: OpenLookup, now: float) -> bool:
-        """Fetches everything up to the first key that nobody is known to hold. False: there is no space even for the first."""
+        """Fetches a batch, up to the first key that nobody is known to hold. False: there is no space even for the first.
+
+        What is left comes in the turns that follow, so that the first READs run meanwhile and nobody else waits for all of it.
+        """
         runs: list[tuple[Owner, list[bytes]]] = []
+        more = False
         full = lookup.keys[len(lookup.got) :]
+        lengths = lookup.session.lengths()
+        room = self.fetches.batch(len(lookup.keys) + len(lookup.tails), lengths)
         for i, key in enumerate([*full, *lookup.tails]):
             if key in self._pages.index or self.disk.has(key):
                 continue
@@ -277,6 +284,10 @@ class Lookups:
                 if i < len(full):
                     break
                 continue  # the other tail may be there
+            if not room:
+                more = True
+                break
+            room -= 1
             if not runs or runs[-1][0] != owners[0]:
                 runs.append((owners[0], []))
             runs[-1][1].append(key)
@@ -284,7 +295,7 @@ class Lookups:
         for owner, keys in runs:
             at = full.index(keys[0]) if keys[0] in full else len(full)
             before = self._pages.index.get(full[at - 1]) if at else lookup.got[-1] if lookup.got else None
-            count = self.fetches.start(owner, keys, lookup.session.lengths(), now, before)
+            count = self.fetches.start(owner, keys, lengths, now, before)
             started += count
             lookup.fetching.update(keys[:count])
             for key in keys[:count]:
@@ -293,13 +304,29 @@ class Lookups:
                     self._waiting.setdefault(key, {})[lookup] = None
             if count < len(keys):
                 break
+        else:
+            if more:
+                self._go_on(lookup)
         return started > 0
+
+    def _go_on(self, lookup: OpenLookup) -> None:
+        if not self._unfinished:
+            self._out.append(Resume())
+        self._unfinished[lookup] = None
+
+    def resume(self, now: float) -> None:
+        """The next batch of every lookup that has more to fetch."""
+        lookups, self._unfinished = self._unfinished, {}
+        for lookup in lookups:
+            if not lookup.checking and now < lookup.deadline:
+                self._fetch(lookup, now)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def _forget(self, lookup: OpenLookup) -> None:
         self.open.pop((lookup.session.number, lookup.number), None)
         self._dirty.pop(lookup, None)
+        self._unfinished.pop(lookup, None)
         self._asks.pop(lookup.asking, None)
         for key in lookup.waits:
             waiting = self._waiting[key]
@@ -382,6 +409,7 @@ class Lookups:
         for (session, number), lookup in self.open.items():
             assert (lookup.session.number, lookup.number) == (session, number)
             assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
+        assert all(self.open.get((lookup.session.number, lookup.number)) is lookup for lookup in self._unfinished)
         assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())
 
 

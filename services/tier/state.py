@@ -155,6 +155,8 @@ class TierState:
             case events.LocateAnswer(ask, found):
                 if not self.draining.handover.located(ask, found):
                     self.lookups.located(ask, found, now)
+            case events.Resumed():
+                self.lookups.resume(now)
             case events.PinAnswer():
                 self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
             case events.ReadEnded():

@@ -56,6 +56,7 @@ class World(RuleBasedStateMachine):
         numbers = itertools.count(1)
         self.tier = TierState(place, lambda n: next(numbers).to_bytes(n, "little"), session_topic, metaserver=True)
         self.tier.agent = Agent("a/77", b"blob", 0)
+        self.tier.fetches.min_batch_bytes = 2 * PAGE * SHARDS
         self.now = 100.0
         self.memory: dict[int, bytes] = {}
         self.generations: dict[int, int] = {}
@@ -66,6 +67,7 @@ class World(RuleBasedStateMachine):
         self.grants: list[tuple[str, list[bytes], Grant, dict[int, set[int]]]] = []
         self.hashes: list[commands.Hash] = []
         self.locates: list[commands.Locate] = []
+        self.resumes = 0
         self.pins: list[commands.PinAt] = []
         self.reads: dict[int, commands.Read] = {}
         self.read_keys: dict[int, list[bytes]] = {}
@@ -102,6 +104,8 @@ class World(RuleBasedStateMachine):
                 self.locates.append(command)
             case commands.AskNodes() | commands.Offer():
                 self.offers.append(command)
+            case commands.Resume():
+                self.resumes += 1
             case commands.PinAt():
                 self.pins.append(command)
             case commands.Read():
@@ -204,18 +208,18 @@ class World(RuleBasedStateMachine):
         while self.hashes:
             self.answer_hash(0)
 
-    @rule(first=st.sampled_from([0, 0, 4, 8]), count=st.integers(1, 8), stop=st.integers(0, 5))
+    @rule(first=st.sampled_from([0, 0, 4, 8]), count=st.integers(1, 8), stop=st.integers(0, 6))
     def fetch_some(self, first: int, count: int, stop: int) -> None:
         """A lookup whose pages come from elsewhere, as far as `stop` lets it get."""
         self.lookup("d", first, count, 0, True, 2000)
-        steps = [self.locate_all, self.pin_all, self.read_all, self.hash_all]
+        steps = [self.locate_all, self.resumed, self.pin_all, self.read_all, self.hash_all]
         for step in steps[:stop]:
             step()
 
     @rule(first=st.sampled_from([0, 4, 8]), count=st.integers(1, 8))
     def stall(self, first: int, count: int) -> None:
         """A READ that does not end in time, and life that goes on meanwhile."""
-        self.fetch_some(first, count, 2)
+        self.fetch_some(first, count, 3)
         self.time(2.5, True)
         self.save_all("p", (first + 4) % 12, 4)
 
@@ -225,6 +229,13 @@ class World(RuleBasedStateMachine):
             answer = Located(states, 1, u32s([0] * len(ask.keys)), ["b"], u64s([5]), ["tcp://b"])
             self.locates = [other for other in self.locates if other is not ask]
             self.feed(events.LocateAnswer(ask.ask, answer))
+
+    @rule()
+    def resumed(self) -> None:
+        """The next batches of what is being fetched get their turn."""
+        while self.resumes:
+            self.resumes -= 1
+            self.feed(events.Resumed())
 
     def pin_all(self) -> None:
         while self.pins:

@@ -10,7 +10,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.catalogue import SEALED, Located
-from pegaflow.common.wire.messages.loads import Hits, Lookup
+from pegaflow.common.wire.messages.loads import Cancel, Hits, Lookup
 from pegaflow.common.wire.messages.transfer import Pinned
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.mover.events import Outcome
@@ -20,8 +20,8 @@ from tier_script import Script, checksum, hits, key, located, only, pinned
 class Reader(Script):
     """A tier with one engine, and what it is told by owners."""
 
-    def __init__(self) -> None:
-        super().__init__(metaserver=True)
+    def __init__(self, pages: int = 64) -> None:
+        super().__init__(pages, metaserver=True)
         self.engine()
 
     def looks(self, number: int, keys: list[int], wait_ms: int = 9000) -> commands.Locate:
@@ -238,3 +238,45 @@ def test_a_pin_that_is_never_answered_is_given_up_and_counted_when_it_comes(answ
         assert reader.answered(first, truth) == []
         assert reader.tier.counts["late_pins"] == 1
     assert answers(reader.delivered(second)) == [("asker 1", 1)]
+
+
+def test_what_is_fetched_comes_in_batches_and_the_first_is_pinned_before_the_last_has_slots() -> None:
+    reader = Reader()
+    reader.tier.fetches.min_batch_bytes = 3 * GRANULE
+    out = reader.feed(located(reader.looks(1, list(range(1, 9))), ["b"]))
+    batches = pins(out)
+    while any(isinstance(command, commands.Resume) for command in out):
+        out = reader.feed(events.Resumed())
+        batches += pins(out)
+    assert [len(pin.keys) for pin in batches] == [3, 3, 2]
+    for pin in batches:
+        reader.delivered(pin)
+    assert answers(reader.last) == [("asker 1", 8)]
+
+
+def test_the_next_batch_comes_without_its_turn_when_the_one_before_has_arrived() -> None:
+    reader = Reader()
+    reader.tier.fetches.min_batch_bytes = GRANULE
+    (first,) = pins(reader.feed(located(reader.looks(1, [1, 2]), ["b"])))
+    (second,) = pins(reader.delivered(first))
+    assert (list(first.keys), list(second.keys)) == ([key(1)], [key(2)])
+    assert not pins(reader.feed(events.Resumed())), "it was begun twice"
+    assert answers(reader.delivered(second)) == [("asker 1", 2)]
+
+
+def test_a_lookup_that_is_over_fetches_no_further_batch() -> None:
+    reader = Reader()
+    reader.tier.fetches.min_batch_bytes = GRANULE
+    reader.feed(located(reader.looks(1, [1, 2]), ["b"]))
+    member = reader.members["p", "scheduler", 0]
+    reader.feed(events.Asked("asker", Cancel(member.session, member.token, u64s([1]))))
+    assert not pins(reader.feed(events.Resumed()))
+
+
+def test_a_batch_without_space_cuts_the_answer_to_what_came_before() -> None:
+    reader = Reader(pages=2)
+    reader.tier.fetches.min_batch_bytes = 2 * GRANULE
+    (first,) = pins(reader.feed(located(reader.looks(1, [1, 2, 3, 4, 5]), ["b"])))
+    assert not [c for c in reader.feed(events.Resumed()) if isinstance(c, commands.PinAt | commands.Resume)]
+    assert answers(reader.delivered(first)) == [("asker 1", 2)]
+    assert hits(reader.last)[0].reason == ErrorCode.NO_SPACE
