@@ -26,8 +26,8 @@ from pegaflow.services.tier.pages import Pages
 
 READ_DEADLINE_S = 2.0
 PIN_TTL_S = 4.0
-BATCHES = 8
-"""Of what one lookup fetches. While one is read, the one before is verified and the next gets its slots; each costs a pin and a READ."""
+BATCHES = 4
+"""Of what one lookup fetches: while one is read, the one before is verified and the next gets slots. Each costs some messages."""
 MIN_BATCH_BYTES, MAX_BATCH_BYTES = 4 << 20, 128 << 20
 
 
