@@ -123,13 +123,8 @@ class Carrier:
             await mover.start()
         except MoverFailed as error:
             raise StartError(error.code, str(error)) from None
-        mover.backed(self._life.pool.allocated)
+        self._life.tell_backed(mover.backed)
         ready(Agent(name, mover.metadata, mover.base))
-
-    def backed(self, size: int) -> None:
-        """The first `size` bytes of the pool have memory."""
-        if self._mover is not None:
-            self._mover.backed(size)
 
     async def open_disk(self) -> DiskOptions:
         """Takes the disk directory into use, if there is one. Raises `StartError`."""

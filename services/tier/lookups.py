@@ -271,26 +271,10 @@ class Lookups:
 
         What is left comes in the turns that follow, so that the first READs run meanwhile and nobody else waits for all of it.
         """
-        runs: list[tuple[Owner, list[bytes]]] = []
-        more = False
+        index, has, lengths = self._pages.index, self.disk.has, lookup.session.lengths()
+        batch = self.fetches.batch(len(lookup.keys) + len(lookup.tails), lengths)
+        runs, more = lookup.runs(batch, lambda key: key in index or has(key))
         full = lookup.keys[len(lookup.got) :]
-        lengths = lookup.session.lengths()
-        room = self.fetches.batch(len(lookup.keys) + len(lookup.tails), lengths)
-        for i, key in enumerate([*full, *lookup.tails]):
-            if key in self._pages.index or self.disk.has(key):
-                continue
-            owners = lookup.owners.get(key)
-            if not owners:
-                if i < len(full):
-                    break
-                continue  # the other tail may be there
-            if not room:
-                more = True
-                break
-            room -= 1
-            if not runs or runs[-1][0] != owners[0]:
-                runs.append((owners[0], []))
-            runs[-1][1].append(key)
         started = 0
         for owner, keys in runs:
             at = full.index(keys[0]) if keys[0] in full else len(full)
@@ -306,13 +290,10 @@ class Lookups:
                 break
         else:
             if more:
-                self._go_on(lookup)
+                if not self._unfinished:
+                    self._out.append(Resume())
+                self._unfinished[lookup] = None
         return started > 0
-
-    def _go_on(self, lookup: OpenLookup) -> None:
-        if not self._unfinished:
-            self._out.append(Resume())
-        self._unfinished[lookup] = None
 
     def resume(self, now: float) -> None:
         """The next batch of every lookup that has more to fetch."""

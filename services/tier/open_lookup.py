@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,29 @@ class OpenLookup:
     checking: bool = False
     request: str = ""
     began: float = 0.0
+
+    def runs(self, most: int, here: Callable[[bytes], bool]) -> tuple[list[tuple[Owner, list[bytes]]], bool]:
+        """What to fetch next and of whom, at most so many keys that are not `here`, up to the first that nobody is known to hold.
+
+        And whether there is more of it.
+        """
+        runs: list[tuple[Owner, list[bytes]]] = []
+        full = self.keys[len(self.got) :]
+        for i, key in enumerate([*full, *self.tails]):
+            if here(key):
+                continue
+            owners = self.owners.get(key)
+            if not owners:
+                if i < len(full):
+                    break
+                continue  # the other tail may be there
+            if not most:
+                return runs, True
+            most -= 1
+            if not runs or runs[-1][0] != owners[0]:
+                runs.append((owners[0], []))
+            runs[-1][1].append(key)
+        return runs, False
 
     def source(self, key: bytes) -> int:
         """Where the page of this key came from."""

@@ -36,6 +36,7 @@ class PoolLife:
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._locks: OldLocks | None = None
+        self._on_backed: Callable[[int], None] | None = None
 
     # --- begin -------------------------------------------------------------------------------------------------------
 
@@ -82,6 +83,11 @@ class PoolLife:
         slabs, backed = dict(self.pool.slabs()), self.pool.allocated // GRANULE
         return Remains(self.pool.table.floor, clock.now(), slabs, backed, self._locks.held, frozenset(self._locks.dead))
 
+    def tell_backed(self, on_backed: Callable[[int], None]) -> None:
+        """It is told how many bytes of the pool have memory, now and whenever there are more."""
+        self._on_backed = on_backed
+        on_backed(self.pool.allocated)
+
     def start(self, adoption: Adoption) -> None:
         """Adopts and backs the pool in the background; ready comes of it."""
         self._tasks = [asyncio.ensure_future(self._adopt(adoption)), asyncio.ensure_future(self._allocate())]
@@ -115,6 +121,8 @@ class PoolLife:
                 self._lifecycle.set_reason(error.code, error.text)
                 return
             self._result(events.Backed(backed // GRANULE))
+            if self._on_backed is not None:
+                self._on_backed(backed)
             if not self.pool.adopted or not self.pool.slabs():
                 self._lifecycle.set_ready()
         while not self._closing and await asyncio.to_thread(self.pool.populate):

@@ -22,7 +22,6 @@ from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.live_config import Options
-from pegaflow.common.pool import GRANULE
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.envelope import PublicationHeader, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
@@ -74,7 +73,7 @@ class TierService:
         self._leave_by = 0.0
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._life = PoolLife(config, lifecycle, self._of_pool)
+        self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
         self._mark = DrainMark(config.runtime_dir)
         self.malformed = 0
         self.failed_commands = 0
@@ -269,11 +268,6 @@ class TierService:
         except Exception:
             log.exception("result_failed", result=type(event).__name__)
             self.handle(event)
-
-    def _of_pool(self, event: events.Event) -> None:
-        self._result(event)
-        if isinstance(event, events.Backed):
-            self._carrier.backed(event.granules * GRANULE)
 
     def _asked(self, request: Request) -> None:
         message = request.message

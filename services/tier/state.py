@@ -109,8 +109,7 @@ class TierState:
         while self._flush():
             self.lookups.run(now)
         self.lookups.run(now)
-        if self.pins.waiting:
-            self.pins.run(now)
+        self.pins.run(now)
         out = list(self._out)
         self._out.clear()
         return out
