@@ -72,6 +72,8 @@ async def _serve(config: RouterConfig, app: RouterApp, certificate: Certificate 
 
 async def _drain(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle, server: Server) -> None:
     await lifecycle.wait_drain()
+    server.take_leave()
+    await asyncio.sleep(config.drain_notice)
     server.should_exit = True
     await asyncio.sleep(config.drain_timeout)
     expired = app.expire()

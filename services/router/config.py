@@ -127,7 +127,10 @@ class RouterConfig:
     idle_timeout: float = option(300.0, help="of silence within a stream", parse=duration, check=_positive, reload=True)
     health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
     health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
-    drain_timeout: float = option(30.0, help="for open requests after SIGTERM", parse=duration, check=_positive)
+    drain_notice: float = option(
+        1.0, help="after SIGTERM, before the port closes: /ready says no, answers end their connections", parse=duration
+    )
+    drain_timeout: float = option(30.0, help="for open requests after that", parse=duration, check=_positive)
     client_timeout: float = option(
         60.0, help="for a request's head, and of silence within its body", parse=duration, check=_positive
     )

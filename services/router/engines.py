@@ -60,6 +60,7 @@ class Engines:
         self._policy = policy
         self._sent = {role: PrefixMemory() for role in Role}
         self._engines: dict[tuple[Role, str], Engine] = {}
+        self._leaving: list[Engine] = []  # removed, with requests that are open there
         self._turn = 0
         self.roles = frozenset(listed)
         self.changed: Callable[[], None] = lambda: None
@@ -84,6 +85,8 @@ class Engines:
         if engine is None:
             return False
         engine.removed = True
+        if engine.load:
+            self._leaving.append(engine)
         self.changed()
         return True
 
@@ -104,7 +107,7 @@ class Engines:
         return [engine.name for engine in self._engines.values() if engine.role is role]
 
     def view(self) -> list[Json]:
-        """For people."""
+        """For people. An engine that was removed stands there until its last request has ended: then it may be stopped."""
         return [
             {
                 "role": engine.role,
@@ -112,9 +115,10 @@ class Engines:
                 "healthy": engine.healthy,
                 "breaker": self.breaker(engine),
                 "requests": engine.load,
+                "leaving": engine.removed,
                 "models": [model.get("id") for model in engine.models],
             }
-            for engine in self._engines.values()
+            for engine in [*self._engines.values(), *self._leaving]
         ]
 
     # Choice
@@ -153,6 +157,8 @@ class Engines:
         """A flow is done with what it picked."""
         assert engine.load > 0, f"{engine.name} was released more often than picked"
         engine.load -= 1
+        if engine.removed and not engine.load:
+            self._leaving.remove(engine)
         engine.breaker.record(verdict, self._now())
         if verdict is Verdict.DEAD:
             self.mark(engine, healthy=False)

@@ -39,6 +39,14 @@ class Server(uvicorn.Server):
             )
         )
 
+    def take_leave(self) -> None:
+        """From now on each answer ends its connection, so that clients go elsewhere of their own accord.
+
+        A connection that is cut while it is idle may carry a request that is already on its way.
+        """
+        self.config.encoded_headers.append((b"connection", b"close"))  # what uvicorn sends with every answer ...
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]  # ... in a second
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield

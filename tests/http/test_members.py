@@ -45,6 +45,9 @@ def test_an_engine_joins_and_leaves_without_a_request_noticing() -> None:
                 assert (await system.post(COMPLETIONS, BODY)).text == "Hello wörld!"
             assert (len(old.calls), len(new.calls)) == (1, 3)
             assert system.engine("legs", old) == 1
+            views = json.loads((await client.request(operate.Status(), 10)).json)["engines"]
+            (left,) = [one for one in views if one["url"] == old.url]
+            assert (left["leaving"], left["requests"]) == (True, 1), "it may not be stopped yet, and that is seen"
             go_on.set()
             assert (await open_one).text == "Hello!"
             await until(lambda: not system.parts.exchanges)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import aiohttp
 import pytest
-from cluster import ask, dump, until
+from cluster import Process, ask, dump, free_port, until
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
-from pegaflow.common.wire.messages.operate import NodeDrain, NodeUndrain
+from pegaflow.common.wire.messages.operate import EngineAdd, EngineRemove, NodeDrain, NodeUndrain, Status
+from scripted_engine import ScriptedEngine
 from story import EngineProcess
 
 from deployment import plan as planning
@@ -31,7 +35,9 @@ class Cluster:
     """Two nodes under supervisord, and an engine at each, which are asked one thing at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self.plan = planning.make(folder, from_system(), pool_size="64MiB")
+        config = folder / "pegaflow.toml"
+        config.write_text('[router]\ndrain_notice = "3s"\n')
+        self.plan = planning.make(folder, from_system(), pool_size="64MiB", config=config)
         self.supervision = Supervision(self.plan)
         self.engines: dict[str, EngineProcess] = {}
         self.locks = {node: threading.Lock() for node in "ab"}
@@ -222,6 +228,123 @@ def test_a_rolling_upgrade_loses_no_page_and_fails_no_request(cluster: Cluster) 
     for topic in traffic.topics:
         for node in "ab":
             assert cluster.load(node, topic) == PAGES, f"{topic} at {node}"
+
+
+class Balancer:
+    """Completes prompts without a pause, through routers of which it asks `/ready`, as a load balancer does."""
+
+    def __init__(self, session: aiohttp.ClientSession, routers: list[str]) -> None:
+        self._session, self._routers, self._over = session, routers, asyncio.Event()
+        self.ready: list[str] = []
+        self.done, self.failed = 0, list[str]()
+
+    async def ask(self) -> None:
+        """Which routers are ready, again and again, far more often than a router's notice is long."""
+        while not self._over.is_set():
+            self.ready = [url for url in self._routers if await self.is_ready(url)]
+            await asyncio.sleep(0.05)
+
+    async def is_ready(self, url: str) -> bool:
+        try:
+            async with self._session.get(f"{url}/ready") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    async def send(self) -> None:
+        while not self._over.is_set():
+            routers = self.ready
+            if not routers:
+                self.failed.append("no router is ready")
+                return
+            url = routers[self.done % len(routers)]
+            try:
+                async with self._session.post(f"{url}/v1/completions", json={"prompt": "Hi", "stream": True}) as response:
+                    text = (await response.read()).decode()
+                if response.status != 200 or not text.endswith("data: [DONE]\n\n"):
+                    self.failed.append(f"{url}: {response.status} {text[-200:]}")
+            except aiohttp.ClientError as error:
+                self.failed.append(f"{url}: {error!r}")
+            self.done += 1
+
+    async def more(self, count: int = 20) -> None:
+        target = self.done + count
+        async with asyncio.timeout(60):
+            while self.done < target:
+                await asyncio.sleep(0.01)
+
+    def end(self) -> None:
+        self._over.set()
+
+
+def test_engines_and_routers_are_replaced_without_a_failed_request(cluster: Cluster) -> None:
+    """Two routers; a decode engine is replaced beside a spare one, then the first router."""
+    ports, supervision = cluster.plan.ports, cluster.supervision
+    spare_port, second_port, second_control = free_port(), free_port(), f"tcp://127.0.0.1:{free_port()}"
+    controls = [f"tcp://127.0.0.1:{ports.router_control}", second_control]
+    old, spare = (f"http://127.0.0.1:{port}" for port in (ports.d, spare_port))
+    flags = ["--prefill", f"http://127.0.0.1:{ports.p}", "--decode", old, "--pd-first-token", "--control", second_control]
+
+    def tell(message: Any) -> None:
+        for control in controls:
+            ask(control, message)
+
+    def of_engine(url: str, field: str) -> list[Any]:
+        views = [json.loads(ask(control, Status()).json)["engines"] for control in controls]
+        return [one[field] for view in views for one in view if one["url"] == url]
+
+    async def both_ready(clients: Balancer, urls: list[str]) -> None:
+        async with asyncio.timeout(60):
+            while not all([await clients.is_ready(url) for url in urls]):
+                await asyncio.sleep(0.02)
+
+    async def until_true(check: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(check):
+                await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        prefill, decode, other = ScriptedEngine(), ScriptedEngine(), ScriptedEngine()
+        async with prefill.running(ports.p), other.running(spare_port), aiohttp.ClientSession() as session:
+            first_life = AsyncExitStack()
+            await first_life.enter_async_context(decode.running(ports.d))
+            supervision.start_one("router")
+            second = Process("pegaflow.services.router", "--port", str(second_port), *flags)
+            urls = [f"http://127.0.0.1:{port}" for port in (ports.router, second_port)]
+            clients = Balancer(session, urls)
+            load: list[asyncio.Task[None]] = []
+            try:
+                await both_ready(clients, urls)
+                load.append(asyncio.create_task(clients.ask()))
+                await until_true(lambda: bool(clients.ready))
+                load += [asyncio.create_task(clients.send()) for _ in range(3)]
+                await clients.more()
+                await asyncio.to_thread(tell, EngineAdd("decode", spare))
+                await until_true(lambda: of_engine(spare, "healthy") == [True, True])
+                await asyncio.to_thread(tell, EngineRemove("decode", old))
+                await until_true(lambda: sum(of_engine(old, "requests")) == 0)
+                await first_life.aclose()
+                await clients.more()
+                async with decode.running(ports.d):
+                    await asyncio.to_thread(tell, EngineAdd("decode", old))
+                    await until_true(lambda: of_engine(old, "healthy") == [True, True])
+                    await asyncio.to_thread(tell, EngineRemove("decode", spare))
+                    await until_true(lambda: sum(of_engine(spare, "requests")) == 0)
+                    calls = len(decode.calls)
+                    await clients.more()
+                    assert len(decode.calls) > calls
+                    await asyncio.to_thread(cluster.replace, "router")
+                    await both_ready(clients, urls)
+                    await clients.more()
+                    clients.end()
+                    await asyncio.gather(*load)
+            finally:
+                clients.end()
+                second.stop()
+                supervision.stop_one("router")
+        assert not clients.failed
+
+    asyncio.run(main())
 
 
 def test_a_node_that_leaves_for_good_hands_over_what_only_it_has(cluster: Cluster) -> None:

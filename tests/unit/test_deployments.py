@@ -142,7 +142,7 @@ def test_compose_checks_every_services_configuration_before_it_starts_one() -> N
 def test_stop_times_are_above_what_services_take_to_drain() -> None:
     assert by_supervisor("tier-a").stop_s > TierConfig().drain_timeout + BYE_S + LEAVE_S
     router = resolve(RouterConfig, section="router", argv=["--engine", "http://a:1"]).value
-    assert by_supervisor("router").stop_s > router.drain_timeout + EXPIRY_SECONDS + 1
+    assert by_supervisor("router").stop_s > router.drain_notice + router.drain_timeout + EXPIRY_SECONDS + 1
 
 
 def test_the_watch_and_composes_health_checks_look_at_the_same_places() -> None:
