@@ -315,14 +315,20 @@ class TierService:
             case operate.NodeDrain(hand_over):
                 try:
                     self._drain_node(hand_over)
+                    self._mark.set(hand_over)
                 except RemoteError as error:
                     request.fail(error.code, error.text)
-                    return
-                self._mark.set(hand_over)
+                except OSError as error:
+                    request.fail(ErrorCode.INTERNAL, f"the node drains, but not beyond this life: {error}")
+                else:
+                    request.reply(Done())
                 self._hello()
-                request.reply(Done())
             case operate.NodeUndrain():
-                self._mark.clear()
+                try:
+                    self._mark.clear()
+                except OSError as error:
+                    request.fail(ErrorCode.INTERNAL, f"the node drains still: {error}")
+                    return
                 self.state.draining.end()
                 self._lifecycle.rest(False)
                 log.info("node_undrained")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pegaflow.common.pool import GRANULE
+from pegaflow.common.wire.codec import decode_body, encode_body
 from pegaflow.common.wire.columns import u32s, u64s
-from pegaflow.common.wire.errors import RemoteError
+from pegaflow.common.wire.errors import RemoteError, WireError
 from pegaflow.common.wire.messages.attach import Attached
 from pegaflow.common.wire.messages.catalogue import GONE, NO_OWNER, SEALED, Located, NodeList
 from pegaflow.common.wire.messages.loads import Hits
@@ -16,6 +19,7 @@ from pegaflow.common.wire.messages.saves import GRANTED, HAVE, REFUSED
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Take, Taken
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.commands import AskNodes, Locate, Offer, PinAt
+from pegaflow.services.tier.drain_mark import DrainMark
 from tier_script import EPOCH, Script, checksum, key, only, pinned
 
 NODES = {"a": EPOCH, "b": 5, "c": 6}
@@ -197,6 +201,36 @@ def test_nothing_is_evicted_for_pages_of_others() -> None:
     assert script.ask(take([20, 21, 1, 22, 23])) == Taken(4)
     assert script.ask(take([23])) == Taken(0)
     assert script.tier.counts["evicted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lengths": u32s()}, "lengths"),
+        ({"lengths": u32s([GRANULE, 0])}, "lengths"),
+        ({"keys": []}, "keys"),
+        ({"keys": [b"k" * 16]}, "17 to 64"),
+        ({"keys": [b"k" * 65]}, "17 to 64"),
+        ({"node": ""}, "name"),
+        ({"epoch": 0}, "epoch"),
+        ({"requests": ""}, "endpoint"),
+    ],
+)
+def test_what_nobody_could_fetch_does_not_decode(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        decode_body("take", encode_body(dataclasses.replace(take([1]), **changes)))
+
+
+def test_the_mark_outlives_a_life_and_says_what_for(tmp_path: Path) -> None:
+    mark = DrainMark(tmp_path)
+    assert mark.read() is None
+    for hand_over in (True, False, True):
+        mark.set(hand_over)
+        assert DrainMark(tmp_path).read() is hand_over
+    assert (tmp_path / "draining").stat().st_mode & 0o777 == 0o600
+    mark.clear()
+    mark.clear()
+    assert mark.read() is None and list(tmp_path.iterdir()) == []
 
 
 def test_a_draining_tier_takes_nothing() -> None:

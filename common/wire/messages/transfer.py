@@ -8,6 +8,9 @@ from typing import ClassVar
 from pegaflow.common.wire.codec import U32, U64, Bytes, Int, Keys, Str, message
 
 CHECKSUM_BYTES = 16
+FINGERPRINT_BYTES = 16
+MAX_PAGE_KEY_BYTES = 64
+"""What the slot table has room for."""
 
 
 @message
@@ -72,6 +75,15 @@ class Take:
     requests: Str
     keys: Keys
     lengths: U32
+
+    def check(self) -> str | None:
+        if not self.node or not self.epoch or not self.requests:
+            return "a tier has a name, an epoch and an endpoint"
+        if not self.keys or not all(length > 0 for length in self.lengths) or not self.lengths:
+            return "pages have keys and lengths above 0"
+        if not FINGERPRINT_BYTES < len(self.keys[0]) <= MAX_PAGE_KEY_BYTES:
+            return f"a page's key has {FINGERPRINT_BYTES + 1} to {MAX_PAGE_KEY_BYTES} bytes"
+        return None
 
 
 @message
