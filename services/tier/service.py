@@ -28,13 +28,12 @@ from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, Wire
 from pegaflow.common.wire.messages import catalogue, operate
 from pegaflow.common.wire.messages.attach import Attach, Sessions
 from pegaflow.common.wire.messages.facts import DiskSpeed, Facts
-from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.control import commanded
 from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
-from pegaflow.services.tier.drain_mark import DrainMark
 from pegaflow.services.tier.facts import engines, status, tell
+from pegaflow.services.tier.node_rest import NodeRest
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.pool_life import READY_S, PoolLife
@@ -74,7 +73,6 @@ class TierService:
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._life = PoolLife(config, lifecycle, lambda event: self._result(event))
-        self._mark = DrainMark(config.runtime_dir)
         self.malformed = 0
         self.failed_commands = 0
         self.handle = faults.around(self._handle, fault_sites.of_event)
@@ -123,8 +121,8 @@ class TierService:
             history=config.history,
             disk=disk,
         )
-        if (hand_over := self._mark.read()) is not None:
-            self._drain_node(hand_over and bool(self._metaservers))
+        self._rest = NodeRest(config.runtime_dir, self.state.draining, self._lifecycle, self._hello)
+        self._rest.resume(can_hand_over=bool(self._metaservers))
         self._tasks = [self._loop.create_task(carrier.load_disk())]
         await asyncio.wait(self._tasks, timeout=READY_S)
         if config.mover:
@@ -312,36 +310,10 @@ class TierService:
                 self._carrier.answer(self._carrier.measure_disk(request, size))
             case operate.NodeDrain() | operate.NodeUndrain() if not self._serving:
                 request.fail(ErrorCode.NOT_READY, "the tier is starting")
-            case operate.NodeDrain(hand_over):
-                try:
-                    self._drain_node(hand_over)
-                    self._mark.set(hand_over)
-                except RemoteError as error:
-                    request.fail(error.code, error.text)
-                except OSError as error:
-                    request.fail(ErrorCode.INTERNAL, f"the node drains, but not beyond this life: {error}")
-                else:
-                    request.reply(Done())
-                self._hello()
-            case operate.NodeUndrain():
-                try:
-                    self._mark.clear()
-                except OSError as error:
-                    request.fail(ErrorCode.INTERNAL, f"the node drains still: {error}")
-                    return
-                self.state.draining.end()
-                self._lifecycle.rest(False)
-                log.info("node_undrained")
-                self._hello()
-                request.reply(Done())
+            case operate.NodeDrain() | operate.NodeUndrain():
+                self._rest.commanded(request)
             case _:
                 commanded(request, self._lifecycle, self._asked)
-
-    def _drain_node(self, hand_over: bool) -> None:
-        """Raises `RemoteError`."""
-        self.state.draining.begin(hand_over)
-        self._lifecycle.rest(True)
-        log.info("node_drains", hand_over=hand_over)
 
     def _published(self, frames: list[bytes]) -> None:
         if not self._serving:

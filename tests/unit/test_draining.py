@@ -19,7 +19,7 @@ from pegaflow.common.wire.messages.saves import GRANTED, HAVE, REFUSED
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Take, Taken
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.commands import AskNodes, Locate, Offer, PinAt
-from pegaflow.services.tier.drain_mark import DrainMark
+from pegaflow.services.tier.node_rest import DrainMark
 from tier_script import EPOCH, Script, checksum, key, only, pinned
 
 NODES = {"a": EPOCH, "b": 5, "c": 6}
