@@ -93,5 +93,6 @@ COLUMNS = (
     Column("HEALTHY", "healthy", _healthy, tone=_well),
     Column("BREAKER", "breaker"),
     Column("REQUESTS", "requests"),
+    Column("LEAVING", "leaving", lambda leaving: "yes" if leaving else "no"),
     Column("MODELS", "models"),
 )

@@ -85,7 +85,17 @@ LISTINGS: dict[str, Listing] = {
     ),
     "engine list": Listing(
         engine.COLUMNS,
-        [{"role": "decode", "url": "http://d:1", "healthy": None, "breaker": "closed", "requests": 3, "models": ["m"]}],
+        [
+            {
+                "role": "decode",
+                "url": "http://d:1",
+                "healthy": None,
+                "breaker": "closed",
+                "requests": 3,
+                "leaving": False,
+                "models": ["m"],
+            }
+        ],
     ),
     "nodes": Listing(nodes.COLUMNS, [nodes.row(PEER, DOCUMENT | {"control": "tcp://h:3", "package": "0.1.0"})], [WRONG]),
     "doctor": Listing(doctor.COLUMNS, [doctor.row(error("no_curve", "tier a", "requests tcp://h:1", "give it keys"))]),
