@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, g
 import msgpack
 from pegaflow.common.wire.columns import pack_keys, unpack_array, unpack_keys
 from pegaflow.common.wire.errors import ErrorCode, WireError
+from pegaflow.common.wire.key_column import KeyColumn
 
 MAX_BODY_BYTES = 64 << 20
 _U64 = 1 << 64
 
 Keys = Annotated[Sequence[bytes], "keys"]
+UncutKeys = Annotated[Sequence[bytes], "keys", "uncut"]
+"""The same bytes; the receiver gets a `KeyColumn`."""
 if TYPE_CHECKING:
     U32 = Annotated[array[int], "u32"]
     U64 = Annotated[array[int], "u64"]
@@ -105,6 +108,7 @@ _ENCODE: dict[str, Callable[[Any], Any]] = {
 }
 _DECODE: dict[str, Callable[[Any], Any]] = {
     "keys": lambda value: unpack_keys(_bytes(value)),
+    "uncut": lambda value: KeyColumn(_bytes(value)),
     "u32": lambda value: unpack_array("I", _bytes(value)),
     "u64": lambda value: unpack_array("Q", _bytes(value)),
     "strs": _strs,
@@ -137,7 +141,7 @@ def message(cls: M) -> M:
     """
     hints = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls)
-    tags = [hints[field.name].__metadata__[0] for field in fields]
+    tags = [hints[field.name].__metadata__ for field in fields]
     required = sum(field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING for field in fields)
     kind: str = cls.KIND  # type: ignore[attr-defined]
     if kind in _PLANS:
@@ -145,8 +149,8 @@ def message(cls: M) -> M:
     _PLANS[kind] = _Plan(
         cls,
         tuple(field.name for field in fields),
-        tuple(_ENCODE[tag] for tag in tags),
-        tuple(_DECODE[tag] for tag in tags),
+        tuple(_ENCODE[tag[0]] for tag in tags),
+        tuple(_DECODE[tag[-1]] for tag in tags),
         required,
         getattr(cls, "check", None),
     )
@@ -163,11 +167,19 @@ def message_class(kind: str) -> type:
     return _PLANS[kind].cls
 
 
+# PERF: to make a packer costs more than to use it. `pack` holds the interpreter's lock from end to end, so threads may share one.
+_pack: Callable[[Any], bytes] = msgpack.Packer(use_bin_type=True).pack
+
+
+def pack_row(row: Sequence[Any]) -> bytes:
+    """One msgpack array."""
+    return _pack(row)
+
+
 def encode_body(msg: Message) -> bytes:
     """The body of a message. The caller owns the result."""
     plan = _PLANS[msg.KIND]
-    row = [encode(getattr(msg, name)) for name, encode in zip(plan.names, plan.encoders, strict=True)]
-    return bytes(msgpack.packb(row, use_bin_type=True))
+    return _pack([encode(getattr(msg, name)) for name, encode in zip(plan.names, plan.encoders, strict=True)])
 
 
 def decode_body(kind: str, body: bytes) -> Any:
@@ -178,12 +190,12 @@ def decode_body(kind: str, body: bytes) -> Any:
     row = unpack_row(body)
     if len(row) < plan.required:
         raise WireError(ErrorCode.BAD_MESSAGE, f"{kind}: {len(row)} fields, at least {plan.required} expected")
-    values = []
-    for name, decode, value in zip(plan.names, plan.decoders, row, strict=False):
-        try:
+    values: list[Any] = []
+    try:
+        for decode, value in zip(plan.decoders, row, strict=False):
             values.append(decode(value))
-        except WireError as error:
-            raise WireError(error.code, f"{kind}.{name}: {error.text}") from None
+    except WireError as error:
+        raise WireError(error.code, f"{kind}.{plan.names[len(values)]}: {error.text}") from None
     msg = plan.cls(*values)
     if plan.check is not None and (wrong := plan.check(msg)):
         raise WireError(ErrorCode.BAD_MESSAGE, f"{kind}: {wrong}")

@@ -41,20 +41,28 @@ def pack_keys(keys: Sequence[bytes]) -> bytes:
     width = len(keys[0])
     if not 0 < width <= MAX_KEY_BYTES:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key of {width} bytes, expected 1 to {MAX_KEY_BYTES}")
-    if set(map(len, keys)) != {width}:
+    if list(map(len, keys)).count(width) != len(keys):
         raise WireError(ErrorCode.BAD_MESSAGE, "keys of different widths in one column")
     return bytes((width,)) + b"".join(keys)
 
 
-def unpack_keys(data: bytes) -> list[bytes]:
-    """The inverse of `pack_keys`. Raises `bad_message` on any other shape."""
+def key_width(data: bytes) -> int:
+    """The width of a column's keys, 0 of an empty one. Raises `bad_message` if this is not the shape of a column."""
     if not data:
         raise WireError(ErrorCode.BAD_MESSAGE, "key column without its header")
     width = data[0]
     if width == 0 and len(data) == 1:
-        return []
+        return 0
     if not 0 < width <= MAX_KEY_BYTES or (len(data) - 1) % width:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key column of {len(data)} bytes does not fit width {width}")
+    return width
+
+
+def unpack_keys(data: bytes) -> list[bytes]:
+    """The inverse of `pack_keys`. Raises `bad_message` on any other shape."""
+    width = key_width(data)
+    if not width:
+        return []
     # PERF: one call cuts many keys; slicing them one by one costs three times as much.
     cut = _cutter(width)
     whole = 1 + (len(data) - 1) // cut.size * cut.size

@@ -13,14 +13,15 @@ The header is a msgpack array. Which one it is follows from the socket:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgpack
-from pegaflow.common.wire.codec import Message, decode_body, encode_body, unpack_row
+from pegaflow.common.wire.codec import Message, decode_body, encode_body, pack_row, unpack_row
 from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.version import PROTOCOL
 
 _MAX_KIND = 32
+_MAX_STAMPS = 256
 _U64 = 1 << 64
 
 
@@ -79,7 +80,12 @@ def encode(msg: Message, header: Header, topic: bytes = b"") -> list[bytes]:
 
 def frames(kind: str, body: bytes, header: Header, topic: bytes = b"") -> list[bytes]:
     """Frames around a body that is encoded already, as a repeated publication's is."""
-    return [topic, bytes((PROTOCOL,)) + kind.encode("ascii"), bytes(msgpack.packb(list(header), use_bin_type=True)), body]
+    return [topic, _stamp(kind), pack_row(header), body]
+
+
+@lru_cache(maxsize=_MAX_STAMPS)
+def _stamp(kind: str) -> bytes:
+    return bytes((PROTOCOL,)) + kind.encode("ascii")
 
 
 def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:

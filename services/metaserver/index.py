@@ -1,13 +1,13 @@
 """Who holds which key, over all nodes: one entry per key, whoever holds it. Pure.
 
-    key ─hash─▶ name (64 bits) ─table─▶ number of a set ─▶ ((generation, entry), …)    sets are shared by all keys with the same
+    key ─naming─▶ name (63 bits) ─table─▶ number of a set ─▶ ((generation, entry), …)    sets are shared by all keys with the same
 
 A generation is one copy of one tier's catalogue (common/bus/clone.py): the live one, the one that a snapshot fills beside it, and
 those that are over. Whether a generation counts is a flag of the generation: a swap or a node's end flips it and touches no key.
 What it leaves in the table is swept out in slices (`work`), so nobody waits for it; the same holds for a table that grows.
 
-A name stands for its key: Python's keyed 64-bit hash. Among five million keys two share one with a chance of 7 in 10 million, and
-then a hint is wrong, which costs a miss (docs/architecture.md rule 6). Whole keys would cost 130 bytes each, names cost 15 to 45.
+A name stands for its key. Among five million keys two share one with a chance of one in a million, and then a hint is wrong,
+which costs a miss (docs/architecture.md rule 6). Whole keys would cost 130 bytes each, names cost 15 to 45.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from pegaflow.common.wire.digest import DIGEST_BYTES, DIGEST_MOD, entry_tail, tail_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED, CatalogueBeat
+from pegaflow.services.metaserver.naming import Naming
 from pegaflow.services.metaserver.table import Names, Table, Values
 
 Rows = tuple[tuple[int, int], ...]
@@ -53,7 +54,9 @@ class IndexGeneration:
         self._index.put(self, keys, entries)
 
     def entries_of(self, keys: Collection[bytes]) -> list[int]:
-        return [dict(self._index.rows(number)).get(self.number, 0) for number in self._index.sets_of(keys)]
+        numbers, counts = self._index.sets_of(keys)
+        entries = (dict(self._index.rows(number)).get(self.number, 0) for number in numbers)
+        return [entry for entry, count in zip(entries, counts, strict=True) for _ in range(count)]
 
     @property
     def digest(self) -> bytes:
@@ -90,6 +93,7 @@ class Index:
     def __init__(self, buckets: int = 1 << 10, step: int = 1 << 16) -> None:
         """`buckets`: of 8 slots, the least there are; `step`: slots per step of work, the default takes about 1 ms."""
         self._least, self._slots_step = buckets, step
+        self._naming = Naming()
         self._table = Table(buckets)
         self._next: Table | None = None  # allocated, but the kernel has not given all of it yet
         self._touched = 0
@@ -121,16 +125,18 @@ class Index:
         """Keys, those that only ended generations hold included."""
         return self._table.count + (self._outgrown.count if self._outgrown is not None else 0)
 
-    def sets_of(self, keys: Collection[bytes]) -> list[int]:
-        """The set of each key as a number, 0 where nobody has it."""
+    def sets_of(self, keys: Collection[bytes]) -> tuple[list[int], list[int]]:
+        """The sets of the keys as numbers, 0 where nobody has it, and how many keys in a row have each."""
         if not keys:
-            return []
-        values = self._values(_names(keys))
-        first = int(values[0])
-        if (values == first).all():
-            return [first] * len(values)
-        found: list[int] = values.tolist()
-        return found
+            return [], []
+        values = self._values(self._naming.of(keys))
+        if len(values) == 1:
+            return values.tolist(), [1]
+        ends = (values[1:] != values[:-1]).nonzero()[0]
+        if not len(ends):
+            return [values.item(0)], [len(values)]
+        starts = np.concatenate(([0], ends + 1))
+        return values[starts].tolist(), np.diff(starts, append=len(values)).tolist()
 
     def rows(self, number: int) -> Rows:
         """A set: (number of a generation, entry), of generations that may have ended."""
@@ -150,7 +156,7 @@ class Index:
         """See `Generation.put`. Of a generation that has ended: nothing."""
         if not keys or generation.number not in self.generations:
             return
-        names = _names(keys)
+        names = self._naming.of(keys)
         before = self._values(names)
         after: list[int] = []
         moves, counts, total = generation.moves, generation.counts, 0
@@ -330,12 +336,6 @@ class Index:
             assert generation.counts == found[number]
         assert all(self._sets[number] == rows for rows, number in self._numbers.items())
         assert not any(self._sets[number] for number in self._free)
-
-
-def _names(keys: Collection[bytes]) -> Names:
-    names = np.fromiter(map(hash, keys), np.int64, len(keys)).view(np.uint64)
-    names[names == 0] = 1
-    return names
 
 
 def _tail(entry: int) -> bytes:

@@ -266,7 +266,7 @@ class SharedState(MetaserverState):
         if keys is None:
             self._finish(looking, now)
         elif not looking.places:
-            looking.question.take([()] * len(keys))
+            looking.question.take(([()], [len(keys)]))
             self._next_stage(looking, now)
         else:
             ticket = next(self._tickets)
@@ -285,7 +285,8 @@ class SharedState(MetaserverState):
             self.counts["locates_failed"] += 1
             self._out.append(Fail(looking.asker, columns.code, columns.text))
             return
-        looking.question.take(list(zip(*columns, strict=True)))
+        runs = [(number, len(list(run))) for number, run in itertools.groupby(zip(*columns, strict=True))]
+        looking.question.take(([number for number, _ in runs], [count for _, count in runs]))
         self._next_stage(looking, now)
 
     def _finish(self, looking: _Looking, now: float) -> None:

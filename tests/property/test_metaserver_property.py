@@ -93,7 +93,7 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state = MetaserverState(1, lambda: 0.1)
-        self.state.index = Index(1, 4)  # so small that it grows and that a sweep takes many steps
+        self.state.index = Index(2, 4)  # so small that it grows and that a sweep takes many steps
         self.state.nodes._generations = self.mirrored
         self.state.nodes.gate = SyncGate(1)
         self.now = 0.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Str, Strs, message
+from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Keys, Str, Strs, UncutKeys, message
 
 GONE, PENDING, SEALED = range(3)
 MEMORY, DISK = range(2)
@@ -119,7 +120,7 @@ class Locate:
 
     KIND: ClassVar[str] = "locate"
     asker: Str
-    keys: Keys
+    keys: UncutKeys
     wait_ms: Int
     expected: Bool
     tails: Int = 0
@@ -145,9 +146,15 @@ class Located:
             return "columns of different lengths"
         if not len(self.nodes) == len(self.epochs) == len(self.requests):
             return "node columns of different lengths"
-        if any(owner >= len(self.nodes) and owner != NO_OWNER for owner in set(self.owners)):
+        if any(owner >= len(self.nodes) and owner != NO_OWNER for owner in _distinct(self.owners, self.width)):
             return "owner outside the node list"
         return None
+
+
+def _distinct(owners: U32, width: int) -> Iterable[int]:
+    """All numbers that occur. PERF: mostly one node has all keys, and to compare is cheaper than to collect."""
+    first = owners[:width]
+    return first if owners == first * (len(owners) // width if width else 0) else set(owners)
 
 
 @message
