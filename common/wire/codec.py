@@ -190,16 +190,23 @@ def decode_body(kind: str, body: bytes) -> Any:
     row = unpack_row(body)
     if len(row) < plan.required:
         raise WireError(ErrorCode.BAD_MESSAGE, f"{kind}: {len(row)} fields, at least {plan.required} expected")
-    values: list[Any] = []
     try:
-        for decode, value in zip(plan.decoders, row, strict=False):
-            values.append(decode(value))
-    except WireError as error:
-        raise WireError(error.code, f"{kind}.{plan.names[len(values)]}: {error.text}") from None
-    msg = plan.cls(*values)
+        msg = plan.cls(*[decode(value) for decode, value in zip(plan.decoders, row, strict=False)])
+    except WireError:
+        raise _named(kind, plan, row) from None
     if plan.check is not None and (wrong := plan.check(msg)):
         raise WireError(ErrorCode.BAD_MESSAGE, f"{kind}: {wrong}")
     return msg
+
+
+def _named(kind: str, plan: _Plan, row: list[Any]) -> WireError:
+    """What is wrong with the first field that does not decode."""
+    for name, decode, value in zip(plan.names, plan.decoders, row, strict=False):
+        try:
+            decode(value)
+        except WireError as error:
+            return WireError(error.code, f"{kind}.{name}: {error.text}")
+    raise AssertionError("every field decodes")
 
 
 def unpack_row(data: bytes) -> list[Any]:

@@ -22,7 +22,6 @@ from pegaflow.common.wire.version import PROTOCOL
 
 _MAX_KIND = 32
 _MAX_STAMPS = 256
-_U64 = 1 << 64
 
 
 class RequestHeader(NamedTuple):
@@ -92,11 +91,7 @@ def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
     """Checks the frames up to the header. Raises `WireError`: `bad_envelope` or `protocol_mismatch`."""
     if len(frames) < 4:
         raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(frames)} frames, at least 4 expected")
-    stamp = frames[1]
-    if not 2 <= len(stamp) <= _MAX_KIND + 1 or not stamp.isascii():
-        raise WireError(ErrorCode.BAD_ENVELOPE, "second frame is not version and kind")
-    if stamp[0] != PROTOCOL:
-        raise WireError(ErrorCode.PROTOCOL_MISMATCH, f"peer speaks protocol {stamp[0]}, this process {PROTOCOL}")
+    kind = _kind(frames[1])
     shape = _SHAPES[header]
     try:
         row = unpack_row(frames[2])
@@ -105,7 +100,18 @@ def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
     if len(row) < len(shape):
         raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(row)} header fields, {len(shape)} expected")
     row = row[: len(shape)]
-    for value, expected in zip(row, shape, strict=True):
-        if type(value) is not expected or (isinstance(value, int) and not 0 <= value < _U64):
-            raise WireError(ErrorCode.BAD_ENVELOPE, f"header field of type {type(value).__name__}")
-    return Envelope(frames[0], stamp[1:].decode("ascii"), header(*row), frames[3], frames[4:])
+    if tuple(map(type, row)) != shape:
+        raise WireError(ErrorCode.BAD_ENVELOPE, f"header fields of types {', '.join(type(value).__name__ for value in row)}")
+    for value in row:
+        if type(value) is int and value < 0:
+            raise WireError(ErrorCode.BAD_ENVELOPE, "a header field below 0")
+    return Envelope(frames[0], kind, header._make(row), frames[3], frames[4:])
+
+
+@lru_cache(maxsize=_MAX_STAMPS)
+def _kind(stamp: bytes) -> str:
+    if not 2 <= len(stamp) <= _MAX_KIND + 1 or not stamp.isascii():
+        raise WireError(ErrorCode.BAD_ENVELOPE, "second frame is not version and kind")
+    if stamp[0] != PROTOCOL:
+        raise WireError(ErrorCode.PROTOCOL_MISMATCH, f"peer speaks protocol {stamp[0]}, this process {PROTOCOL}")
+    return stamp[1:].decode("ascii")

@@ -2,10 +2,10 @@
 
     key as words of 8 bytes ─▶ Σ word × secret (mod 2^64) ─▶ upper half folded onto the lower ─▶ × secret ─▶ name
 
-The secrets are odd and new in every process, so nobody outside can tell which keys share a bucket. Two keys share a name as
-rarely as random numbers do, because the words of a key are those of a hash; keys that somebody makes up to share one cost misses
-at most. PERF: one product of matrices instead of a call per key: 12 µs for 1,000 keys that come as a column, where to cut them
-and to call `hash` takes 100.
+The secrets are new in every process, so nobody outside can tell which keys share a bucket. Two keys share a name as rarely as
+random numbers do, because the words of a key are those of a hash; keys that somebody makes up to share one cost misses at most.
+PERF: a product of matrices instead of a call per key: 10 µs for 1,000 keys that come as a column, where to cut them and to call
+`hash` takes 100.
 """
 
 from __future__ import annotations
@@ -21,56 +21,62 @@ import numpy as np
 from numpy.typing import NDArray
 from pegaflow.common.wire.columns import MAX_KEY_BYTES
 from pegaflow.common.wire.key_column import KeyColumn
-from pegaflow.services.metaserver.table import Names
+from pegaflow.services.metaserver.table import LEFT, RIGHT, Names
 
 WORD: Final = 8
-FEW: Final = 4  # up to here Python's numbers are faster than six calls of numpy
-_WORDS: Final = MAX_KEY_BYTES // WORD
-_NEVER_ZERO: Final = np.uint64(1)  # no table is large enough to look at this bit
-_UPPER: Final = np.uint64(32)
+FEW: Final = 4  # up to here Python's numbers are faster than ten calls of numpy
 _MASK: Final = (1 << 64) - 1
+_UPPER: Final = np.uint64(32)
+_LEFT: Final = np.uint64(LEFT)
+_RIGHT: Final = np.uint64(RIGHT)
 
 
 class Naming:
-    """Always the same name for the same key."""
+    """Always the same name for the same key, as a `Table` wants it."""
 
     def __init__(self) -> None:
-        made = np.frombuffer(secrets.token_bytes(WORD * (_WORDS + 1 + MAX_KEY_BYTES + 1)), np.uint64) | np.uint64(1)
-        self._secrets, self._last, self._by_width = made[:_WORDS], made[_WORDS], made[_WORDS + 1 :]
-        self._numbers: list[int] = made.tolist()
+        self._secrets: dict[int, NDArray[np.uint64]] = {}  # by width: one per word, and the last one
 
     def of(self, keys: Collection[bytes]) -> Names:
-        """One name per key, never 0."""
+        """One name per key."""
         if len(keys) <= FEW:
             return np.array([self._of_one(key) for key in keys], np.uint64)
         if isinstance(keys, KeyColumn):
             return self._of(np.frombuffer(keys.packed, np.uint8, offset=1), keys.width)
-        width = len(next(iter(keys), b""))
+        width = len(next(iter(keys)))
         if list(map(len, keys)).count(width) != len(keys):
             return np.concatenate([self.of([key]) for key in keys])
         return self._of(np.frombuffer(b"".join(keys), np.uint8), width)
 
+    def _secrets_for(self, width: int) -> NDArray[np.uint64]:
+        made = self._secrets.get(width)
+        if made is None:
+            words = -(-width // WORD)
+            made = np.frombuffer(secrets.token_bytes(WORD * (words + 1)), np.uint64) | np.uint64(1)
+            self._secrets[width] = made
+        return made
+
     def _of_one(self, key: bytes) -> int:
         """As `_of`, for one."""
-        numbers, width = self._numbers, len(key)
+        width = len(key)
         words: tuple[int, ...] = _cutter(width).unpack(key.ljust(-(-width // WORD) * WORD, b"\0"))
-        name: int = (sum(map(mul, words, numbers)) + numbers[_WORDS + 1 + width]) & _MASK
-        return (name ^ name >> 32) * numbers[_WORDS] & _MASK | 1
+        made: list[int] = self._secrets_for(width).tolist()
+        name: int = sum(map(mul, words, made)) & _MASK
+        name = (name ^ name >> 32) * made[-1]
+        return name & LEFT | RIGHT
 
     def _of(self, data: NDArray[np.uint8], width: int) -> Names:
         """`data`: keys of `width` bytes, one after the other."""
-        if not width:
-            return np.zeros(0, np.uint64)
         if width % WORD:
             padded = np.zeros((len(data) // width, width + WORD - width % WORD), np.uint8)
             padded[:, :width] = data.reshape(-1, width)
             data = padded.ravel()
-        words = -(-width // WORD)
-        names: Names = data.view(np.uint64).reshape(-1, words) @ self._secrets[:words]
-        names += self._by_width[width]
+        made = self._secrets_for(width)
+        names: Names = data.view(np.uint64).reshape(-1, len(made) - 1) @ made[:-1]
         names ^= names >> _UPPER
-        names *= self._last
-        names |= _NEVER_ZERO
+        names *= made[-1]
+        names &= _LEFT
+        names |= _RIGHT
         return names
 
 

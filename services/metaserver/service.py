@@ -129,11 +129,14 @@ class MetaserverService:
 
     def handle(self, event: events.Event) -> None:
         """One event through the pure state, its commands carried out. What a command brings about is handled after it."""
-        self._inbox.append(event)
+        if self._closed:
+            return
         if self._handling:
+            self._inbox.append(event)
             return
         self._handling = True
         try:
+            self._step(event)
             while self._inbox and not self._closed:
                 self._step(self._inbox.popleft())
         finally:

@@ -2,8 +2,7 @@
 
     bucket   8 names (one cache line) | 8 values          a name lies in one of two buckets, or among the few spilled
 
-The first bucket is in the left half of the table and follows from the lower half of the name, the other one from the upper half:
-from the highest bits of each, which a product mixes best.
+The first bucket is in the left half of the table and follows from the lower half of the name, the other one from the upper half.
 
 Everything is done for many names at once. PERF: that is what makes it worth its numpy: the cache misses of a thousand look-ups
 overlap, and an entry costs 12 bytes of a slot instead of the 70 to 130 of a dictionary with its keys. Two choices of 8 slots each
@@ -20,26 +19,32 @@ from numpy.typing import NDArray
 Names = NDArray[np.uint64]
 Values = NDArray[np.uint32]
 Slots = NDArray[np.int64]
+Buckets = NDArray[np.uint32]
 
 SLOTS: Final = 8
 LINE: Final = 64
 FEW: Final = 8  # up to here a loop over names is faster than a dozen calls of numpy
 EMPTY: Final = np.uint64(0)
+LEFT: Final = (1 << 64) - 1 - (1 << 31)
+RIGHT: Final = 1 << 63
 
 
 class Table:
-    """`buckets`: a power of two from 2 on. A name is not 0. The caller keeps it below FULL of its slots; beyond, names spill."""
+    """`buckets`: a power of two from 2 on. The caller keeps it below FULL of its slots; beyond, names spill.
+
+    A name is any number `& LEFT | RIGHT`: then the highest bits of its halves are the numbers of its buckets.
+    """
 
     def __init__(self, buckets: int) -> None:
         self.buckets = buckets
-        self._half = buckets // 2
-        self._shift = 33 - self._half.bit_length()
+        self._shift = np.uint32(33 - buckets.bit_length())
         # A bucket that straddles two cache lines would cost two misses.
         raw = np.zeros(buckets * SLOTS + LINE // 8, np.uint64)
         offset = -raw.ctypes.data % LINE // 8
         self._names = raw[offset : offset + buckets * SLOTS]
         self._rows = self._names.reshape(buckets, SLOTS)
         self._values = np.zeros(buckets * SLOTS, np.uint32)
+        self._value_rows = self._values.reshape(buckets, SLOTS)
         self._name_at, self._value_at = memoryview(self._names.data), memoryview(self._values.data)
         self._spilled: dict[int, int] = {}
         self.count = 0
@@ -52,30 +57,27 @@ class Table:
     def spilled(self) -> int:
         return len(self._spilled)
 
-    def _two(self, names: Names) -> Slots:
-        """The two buckets of each name, one after the other."""
-        two = (names.view(np.uint32) >> np.uint32(self._shift)).astype(np.int64)  # the lower half of a number comes first
-        two[1::2] += self._half
-        return two
+    def _two(self, names: Names) -> Buckets:
+        """The two buckets of each name, one after the other: the lower half of a number comes first."""
+        return names.view(np.uint32) >> self._shift
 
-    def _hits(self, names: Names) -> tuple[Slots, Slots]:
-        """Which names are in a bucket, ascending, and the slot of each."""
-        two = self._two(names)
-        hits = (self._rows.take(two, axis=0).reshape(len(names), 2 * SLOTS) == names[:, None]).ravel().nonzero()[0]
-        return hits >> 4, (two.take(hits >> 3) << 3) + (hits & 7)  # 16 places a name, 8 a bucket
+    def _places(self, names: Names, two: Buckets) -> NDArray[np.bool_]:
+        """Per name its 16 places: where it is."""
+        here: NDArray[np.bool_] = self._rows.take(two, axis=0).reshape(len(names), 2 * SLOTS) == names[:, None]
+        return here
 
     def _find(self, names: Names) -> Slots:
         """The slot of each name, −1 where it has none."""
-        found, slots = self._hits(names)
-        if len(found) == len(names):
-            return slots
-        every = np.full(len(names), -1, np.int64)
-        every[found] = slots
-        return every
+        two = self._two(names)
+        hits = self._places(names, two).ravel().nonzero()[0]
+        slots = np.full(len(names), -1, np.int64)
+        slots[hits >> 4] = (two.take(hits >> 3).astype(np.int64) << 3) + (hits & 7)
+        return slots
 
     def _buckets(self, name: int) -> tuple[int, int]:
         """As `_two`, for one."""
-        return (name & 0xFFFFFFFF) >> self._shift, self._half + (name >> 32 + self._shift)
+        shift = int(self._shift)
+        return (name & 0xFFFFFFFF) >> shift, name >> 32 + shift
 
     def _seek(self, name: int) -> int:
         """As `_find`, for one."""
@@ -89,11 +91,13 @@ class Table:
         """The value of each name, 0 where there is none."""
         if len(names) <= FEW:
             return np.array([self._get(name) for name in names.tolist()], np.uint32)
-        found, slots = self._hits(names)
-        if len(found) == len(names):
-            return self._values.take(slots)
+        two = self._two(names)
+        here = self._places(names, two)
+        found: Values = self._value_rows.take(two, axis=0).reshape(len(names), 2 * SLOTS)[here]
+        if len(found) == len(names):  # a name stands in one place, and a name's two buckets are never the same
+            return found
         values = np.zeros(len(names), np.uint32)
-        values[found] = self._values.take(slots)
+        values[here.any(axis=1)] = found
         if self._spilled:
             for i in np.flatnonzero(values == 0).tolist():
                 values[i] = self._spilled.get(int(names[i]), 0)
@@ -161,7 +165,7 @@ class Table:
             fits = chosen[at, place]
             if not fits.all():
                 self._spilled.update(zip(names[~fits].tolist(), values[~fits].tolist(), strict=True))
-            slots = two[2 * at + choice] * SLOTS + place
+            slots = two[2 * at + choice].astype(np.int64) * SLOTS + place
             slots, names, values = slots[fits], names[fits], values[fits]
             # Several of them may want one slot: the last one wins it, the others try again.
             self._names[slots] = names

@@ -13,7 +13,7 @@ from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages.catalogue import GONE, PENDING, SEALED
 from pegaflow.services.metaserver import index as index_module
 from pegaflow.services.metaserver.index import Index, IndexGeneration
-from pegaflow.services.metaserver.table import SLOTS, Names, Table
+from pegaflow.services.metaserver.table import LEFT, RIGHT, SLOTS, Names, Table
 
 KEYS = [b"key-%d" % n for n in range(120)]
 ENTRIES = [pack_entry(GONE, 0, 0), pack_entry(PENDING, 0, 8), *(pack_entry(SEALED, 0, size) for size in range(8, 14))]
@@ -103,7 +103,7 @@ def test_a_table_that_is_too_small_spills_and_loses_nothing(put: set[int], remov
 
 def _spread(numbers: Names) -> Names:
     """Small numbers as names over the whole range."""
-    return numbers * np.uint64(0x9E3779B97F4A7C15)
+    return numbers * np.uint64(0x9E3779B97F4A7C15) & np.uint64(LEFT) | np.uint64(RIGHT)
 
 
 def test_sets_that_nobody_uses_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
