@@ -27,6 +27,9 @@ def entry_size(entry: int) -> int:
 
 def pack_entries(rows: Delta | SyncChunk) -> dict[bytes, int]:
     """Key → entry; of a key that stands there twice the last row counts."""
+    count = len(rows.keys)
+    if count > 1 and all(column == column[:1] * count for column in (rows.states, rows.levels, rows.sizes)):
+        return dict.fromkeys(rows.keys, pack_entry(rows.states[0], rows.levels[0], rows.sizes[0]))
     entries = [pack_entry(*row) for row in zip(rows.states, rows.levels, rows.sizes, strict=True)]
     return dict(zip(rows.keys, entries, strict=True))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import add
+
 import xxhash
 
 DIGEST_MOD = 1 << 128
@@ -10,7 +13,7 @@ DIGEST_BYTES = 16
 
 def entry_digest(key: bytes, state: int, level: int, size: int) -> int:
     """One key's share: xxh3_128 over key, state, level and size in bytes. The digest is the sum of all shares mod 2^128."""
-    return tail_digest(key, entry_tail(state, level, size))
+    return tail_digests((key,), (entry_tail(state, level, size),))
 
 
 def entry_tail(state: int, level: int, size: int) -> bytes:
@@ -18,6 +21,6 @@ def entry_tail(state: int, level: int, size: int) -> bytes:
     return bytes((state, level)) + size.to_bytes(8, "little")
 
 
-def tail_digest(key: bytes, tail: bytes) -> int:
-    """`entry_digest` of a key whose tail is at hand."""
-    return int(xxhash.xxh3_128_intdigest(key + tail))
+def tail_digests(keys: Iterable[bytes], tails: Iterable[bytes]) -> int:
+    """The sum of the `entry_digest` of each key with its tail, not reduced. PERF: without a step of Python per key."""
+    return sum(map(xxhash.xxh3_128_intdigest, map(add, keys, tails)))

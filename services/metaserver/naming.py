@@ -35,7 +35,9 @@ class Naming:
     """Always the same name for the same key, as a `Table` wants it."""
 
     def __init__(self) -> None:
-        self._secrets: dict[int, NDArray[np.uint64]] = {}  # by width: one per word, and the last one
+        self._secrets: dict[
+            int, tuple[NDArray[np.uint64], list[int]]
+        ] = {}  # by width: one per word and a last one, in both forms
 
     def of(self, keys: Collection[bytes]) -> Names:
         """One name per key."""
@@ -48,19 +50,19 @@ class Naming:
             return np.concatenate([self.of([key]) for key in keys])
         return self._of(np.frombuffer(b"".join(keys), np.uint8), width)
 
-    def _secrets_for(self, width: int) -> NDArray[np.uint64]:
+    def _secrets_for(self, width: int) -> tuple[NDArray[np.uint64], list[int]]:
         made = self._secrets.get(width)
         if made is None:
             words = -(-width // WORD)
-            made = np.frombuffer(secrets.token_bytes(WORD * (words + 1)), np.uint64) | np.uint64(1)
-            self._secrets[width] = made
+            column = np.frombuffer(secrets.token_bytes(WORD * (words + 1)), np.uint64) | np.uint64(1)
+            made = self._secrets[width] = column, column.tolist()
         return made
 
     def _of_one(self, key: bytes) -> int:
         """As `_of`, for one."""
         width = len(key)
         words: tuple[int, ...] = _cutter(width).unpack(key.ljust(-(-width // WORD) * WORD, b"\0"))
-        made: list[int] = self._secrets_for(width).tolist()
+        made = self._secrets_for(width)[1]
         name: int = sum(map(mul, words, made)) & _MASK
         name = (name ^ name >> 32) * made[-1]
         return name & LEFT | RIGHT
@@ -71,7 +73,7 @@ class Naming:
             padded = np.zeros((len(data) // width, width + WORD - width % WORD), np.uint8)
             padded[:, :width] = data.reshape(-1, width)
             data = padded.ravel()
-        made = self._secrets_for(width)
+        made = self._secrets_for(width)[0]
         names: Names = data.view(np.uint64).reshape(-1, len(made) - 1) @ made[:-1]
         names ^= names >> _UPPER
         names *= made[-1]

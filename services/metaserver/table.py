@@ -25,6 +25,7 @@ SLOTS: Final = 8
 LINE: Final = 64
 FEW: Final = 8  # up to here a loop over names is faster than a dozen calls of numpy
 EMPTY: Final = np.uint64(0)
+ONE: Final = np.uint64(1)
 LEFT: Final = (1 << 64) - 1 - (1 << 31)
 RIGHT: Final = 1 << 63
 
@@ -156,16 +157,15 @@ class Table:
             return
         while len(names):
             two = self._two(names)
-            free = self._rows.take(two, axis=0).reshape(len(names), 2, SLOTS) == EMPTY
-            room = free.sum(axis=2)
-            at = np.arange(len(names))
-            choice = (room[:, 1] > room[:, 0]).astype(np.int64)  # the emptier one
-            chosen = free[at, choice]
-            place = chosen.argmax(axis=1)
-            fits = chosen[at, place]
+            free = (self._rows.take(two, axis=0) == EMPTY).view(np.uint64).ravel()  # a byte per place, 1 where it is free
+            room = np.bitwise_count(free)
+            at = np.arange(0, len(two), 2) + (room[1::2] > room[::2])  # the emptier one
+            chosen = free.take(at)
+            fits = chosen != 0
             if not fits.all():
                 self._spilled.update(zip(names[~fits].tolist(), values[~fits].tolist(), strict=True))
-            slots = two[2 * at + choice].astype(np.int64) * SLOTS + place
+            place = np.bitwise_count((chosen & -chosen) - ONE) >> 3  # the first free one: as many bytes lie below its bit
+            slots = (two.take(at).astype(np.int64) << 3) + place
             slots, names, values = slots[fits], names[fits], values[fits]
             # Several of them may want one slot: the last one wins it, the others try again.
             self._names[slots] = names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from pegaflow.common.wire.columns import u32s
@@ -11,6 +12,10 @@ from pegaflow.services.tier.pages import Pages
 
 SYNC_KEYS = 4096
 MAX_SYNCS = 64
+MAX_SIZE = 0xFFFFFFFF
+
+Row = tuple[bytes, int, int, int]
+"""Key, state, level, size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +23,24 @@ class Walk:
     """A snapshot that is being sent: the entries as they were when it began, and where its chunks begin and end."""
 
     head: int
-    rows: list[tuple[bytes, int, int, int]]
+    rows: list[Row]
     cuts: list[slice]
 
     @classmethod
-    def begin(cls, head: int, rows: list[tuple[bytes, int, int, int]]) -> Walk:
+    def begin(cls, head: int, rows: list[Row]) -> Walk:
         """Chunks of at most SYNC_KEYS keys, each of one width; at least one, so that an empty snapshot has an end."""
-        rows.sort(key=lambda row: len(row[0]))
+        rows.sort(key=_width)
         cuts: list[slice] = []
         start = 0
-        for i in range(1, len(rows) + 1):
-            if i == len(rows) or i - start == SYNC_KEYS or len(rows[i][0]) != len(rows[start][0]):
-                cuts.append(slice(start, i))
-                start = i
+        while start < len(rows):
+            end = bisect_right(rows, _width(rows[start]), start, min(start + SYNC_KEYS, len(rows)), key=_width)
+            cuts.append(slice(start, end))
+            start = end
         return cls(head, rows, cuts or [slice(0, 0)])
+
+
+def _width(row: Row) -> int:
+    return len(row[0])
 
 
 class Snapshots:
@@ -53,7 +62,7 @@ class Snapshots:
         walk = self._walks.get(name)
         if walk is None or message.chunk >= len(walk.cuts):
             raise RemoteError(ErrorCode.STALE_SYNC, "that snapshot is over; begin again with chunk 0")
-        rows = walk.rows[walk.cuts[message.chunk]]
+        keys, states, levels, sizes = zip(*walk.rows[walk.cuts[message.chunk]], strict=True) if walk.rows else ((), (), (), ())
         if message.chunk == len(walk.cuts) - 1:
             del self._walks[name]
         return SyncChunk(
@@ -62,8 +71,8 @@ class Snapshots:
             message.chunk,
             len(walk.cuts),
             walk.head,
-            [key for key, _, _, _ in rows],
-            bytes(state for _, state, _, _ in rows),
-            bytes(level for _, _, level, _ in rows),
-            u32s(min(size, 0xFFFFFFFF) for _, _, _, size in rows),
+            keys,
+            bytes(states),
+            bytes(levels),
+            u32s(sizes if max(sizes, default=0) <= MAX_SIZE else (min(size, MAX_SIZE) for size in sizes)),
         )
