@@ -15,7 +15,7 @@ import struct
 from collections.abc import Collection
 from functools import lru_cache
 from operator import mul
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,51 +35,56 @@ class Naming:
     """Always the same name for the same key, as a `Table` wants it."""
 
     def __init__(self) -> None:
-        self._secrets: dict[
-            int, tuple[NDArray[np.uint64], list[int]]
-        ] = {}  # by width: one per word and a last one, in both forms
+        self._secrets: dict[int, _Secrets] = {}  # by width
 
     def of(self, keys: Collection[bytes]) -> Names:
         """One name per key."""
         if len(keys) <= FEW:
             return np.array([self._of_one(key) for key in keys], np.uint64)
         if isinstance(keys, KeyColumn):
-            return self._of(np.frombuffer(keys.packed, np.uint8, offset=1), keys.width)
+            return self._of(keys.packed, 1, len(keys), keys.width)
         width = len(next(iter(keys)))
         if list(map(len, keys)).count(width) != len(keys):
             return np.concatenate([self.of([key]) for key in keys])
-        return self._of(np.frombuffer(b"".join(keys), np.uint8), width)
+        return self._of(b"".join(keys), 0, len(keys), width)
 
-    def _secrets_for(self, width: int) -> tuple[NDArray[np.uint64], list[int]]:
+    def _secrets_for(self, width: int) -> _Secrets:
         made = self._secrets.get(width)
         if made is None:
-            words = -(-width // WORD)
-            column = np.frombuffer(secrets.token_bytes(WORD * (words + 1)), np.uint64) | np.uint64(1)
-            made = self._secrets[width] = column, column.tolist()
+            column = np.frombuffer(secrets.token_bytes(WORD * (1 + -(-width // WORD))), np.uint64) | np.uint64(1)
+            made = self._secrets[width] = _Secrets(column[:-1], column[-1], column.tolist())
         return made
 
     def _of_one(self, key: bytes) -> int:
         """As `_of`, for one."""
         width = len(key)
         words: tuple[int, ...] = _cutter(width).unpack(key.ljust(-(-width // WORD) * WORD, b"\0"))
-        made = self._secrets_for(width)[1]
-        name: int = sum(map(mul, words, made)) & _MASK
-        name = (name ^ name >> 32) * made[-1]
+        numbers = self._secrets_for(width).numbers
+        name: int = sum(map(mul, words, numbers)) & _MASK
+        name = (name ^ name >> 32) * numbers[-1]
         return name & LEFT | RIGHT
 
-    def _of(self, data: NDArray[np.uint8], width: int) -> Names:
-        """`data`: keys of `width` bytes, one after the other."""
+    def _of(self, data: bytes, at: int, count: int, width: int) -> Names:
+        """`data`: from `at` on `count` keys of `width` bytes, one after the other."""
         if width % WORD:
-            padded = np.zeros((len(data) // width, width + WORD - width % WORD), np.uint8)
-            padded[:, :width] = data.reshape(-1, width)
-            data = padded.ravel()
-        made = self._secrets_for(width)[0]
-        names: Names = data.view(np.uint64).reshape(-1, len(made) - 1) @ made[:-1]
+            padded = np.zeros((count, width + WORD - width % WORD), np.uint8)
+            padded[:, :width] = np.frombuffer(data, np.uint8, offset=at).reshape(count, width)
+            data, at = padded.tobytes(), 0
+        made = self._secrets_for(width)
+        names: Names = np.ndarray((count, len(made.column)), np.uint64, data, at).dot(made.column)
         names ^= names >> _UPPER
-        names *= made[-1]
+        names *= made.last
         names &= _LEFT
         names |= _RIGHT
         return names
+
+
+class _Secrets(NamedTuple):
+    """`column`: one per word of a key; `last`: for the end; `numbers`: all of them."""
+
+    column: NDArray[np.uint64]
+    last: np.uint64
+    numbers: list[int]
 
 
 @lru_cache(maxsize=MAX_KEY_BYTES + 1)
