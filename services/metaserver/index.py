@@ -159,14 +159,16 @@ class Index:
         before = self._values(names)
         entries, olds = list(entries), before.tolist()
         if olds.count(olds[0]) == entries.count(entries[0]) == len(entries):
-            values = self._do_one(generation, keys, olds[0], entries[0])
-        else:
-            values = self._do_each(generation, keys, olds, entries)
+            number = self._do_one(generation, keys, olds[0], entries[0])
+            if number != olds[0]:
+                self._store(names, np.full(len(olds), number, np.uint32))
+            return
+        values = self._do_each(generation, keys, olds, entries)
         changed = values != before
         if changed.any():
             self._store(names[changed], values[changed])
 
-    def _do_one(self, generation: IndexGeneration, keys: Collection[bytes], old: int, entry: int) -> Values:
+    def _do_one(self, generation: IndexGeneration, keys: Collection[bytes], old: int, entry: int) -> int:
         """PERF: mostly many keys make the same move, and without a step of Python per key that costs a quarter."""
         move = generation.moves.get((old, entry)) or self._move(generation, old, entry)
         if move.minus:
@@ -175,7 +177,7 @@ class Index:
         if move.plus:
             generation.total += tail_digests(keys, itertools.repeat(move.plus))
             generation.counts[entry & 0xFF] += len(keys)
-        return np.full(len(keys), move.number, np.uint32)
+        return move.number
 
     def _do_each(self, generation: IndexGeneration, keys: Collection[bytes], olds: list[int], entries: list[int]) -> Values:
         moves, counts, after = generation.moves, generation.counts, []
