@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from pegaflow.common.wire.columns import MAX_KEY_BYTES
+
 GRANULE: Final = 16 << 10
 ENTRY_BYTES: Final = 128
 HEADER_BYTES: Final = 4096
-MAX_KEY_BYTES: Final = 64
 LIFE_SHIFT: Final = 40
 NO_CHECKSUM: Final = bytes(16)
 MAX_ROWS: Final = 0xFFFF

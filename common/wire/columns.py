@@ -20,7 +20,8 @@ from pegaflow.common.wire.errors import ErrorCode, WireError
 if sys.byteorder != "little":
     raise ImportError("pegaflow's wire format is read without copying on little-endian machines only")
 
-MAX_KEY_BYTES = 80
+MAX_KEY_BYTES = 64
+"""What the slot table and the disk's log have room for."""
 _KEYS_AT_ONCE = 32
 
 

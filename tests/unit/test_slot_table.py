@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pegaflow.common.pool import Pool
 from pegaflow.common.slot_table import GRANULE, LIFE_SHIFT, Identity, SlotEntry, SlotState, SlotTable, decode, encode
+from pegaflow.common.wire.columns import MAX_KEY_BYTES, pack_keys, unpack_keys
 from pegaflow.common.wire.errors import LocalError
 
 IDENTITY = Identity(40 * GRANULE, 8, b"boot" * 4, b"dirs" * 4)
@@ -34,6 +35,12 @@ def reopened(pool: Pool, identity: Identity = IDENTITY, epoch: int = 2) -> Pool:
 def test_an_entry_is_read_back_whole() -> None:
     assert decode(encode(ENTRY)) == ENTRY
     assert decode(bytes(120)) == SlotEntry(SlotState.FREE) == decode(encode(SlotEntry(SlotState.FREE)))
+
+
+@pytest.mark.parametrize("width", [1, 48, MAX_KEY_BYTES])
+def test_every_key_that_the_wire_takes_has_room(width: int) -> None:
+    [key] = unpack_keys(pack_keys([b"\xff" * width]))
+    assert decode(encode(ENTRY._replace(key=key))) == ENTRY._replace(key=key)
 
 
 def test_a_torn_entry_is_never_read_as_something_else() -> None:

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pegaflow.common.wire.columns import MAX_KEY_BYTES
+
 ALIGN: Final = 4096
 """Of every offset and length on disk, for O_DIRECT; slots in memory are multiples of it."""
 PLAIN: Final = 0
-MAX_KEY_BYTES: Final = 64
 MAX_SHARDS: Final = 255
 CHECKSUM_BYTES: Final = 16
 
