@@ -1,0 +1,41 @@
+"""Charts: well-formed SVG with the points where they belong."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from charts.lines import Axis, draw
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def circles(text: str) -> list[tuple[float, float]]:
+    return [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in ET.fromstring(text).iter(f"{SVG}circle")]
+
+
+def test_larger_values_stand_further_right_and_higher() -> None:
+    dots = circles(draw("a < b", Axis("x"), Axis("y"), {"one & only": [(1, 10), (2, 20), (4, 15)]}))
+    (x1, y1), (x2, y2), (x3, y3) = dots
+    assert x1 < x2 < x3 and y2 < y3 < y1
+    assert x3 - x2 == pytest.approx(2 * (x2 - x1), abs=0.2)
+
+
+def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
+    dots = circles(draw("t", Axis("n", log=True), Axis("s", log=True), {"a": [(8, 1), (64, 10), (512, 100)]}))
+    (x1, y1), (x2, y2), (x3, y3) = dots
+    assert x3 - x2 == pytest.approx(x2 - x1, abs=0.2) and y1 - y2 == pytest.approx(y2 - y3, abs=0.2)
+
+
+def test_what_cannot_be_drawn_is_left_out() -> None:
+    text = draw("t", Axis("n"), Axis("s", log=True), {"a": [(1, 0.0), (2, 5.0), (3, float("nan"))], "b": []})
+    assert len(circles(text)) == 1
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw("t", Axis("n"), Axis("s"), {"a": []})
+
+
+def test_names_are_escaped_and_ticks_are_round() -> None:
+    root = ET.fromstring(draw("a < b", Axis("n"), Axis("y"), {"p & q": [(0, 0), (10, 1)]}))
+    texts = [one.text for one in root.iter(f"{SVG}text")]
+    assert "a < b" in texts and "p & q" in texts and {"0", "2", "4", "0.2", "0.4"} <= set(texts)
