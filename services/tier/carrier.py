@@ -56,7 +56,7 @@ from pegaflow.services.tier.disk.level import DiskOptions
 from pegaflow.services.tier.disk.speed import measure
 from pegaflow.services.tier.disk.threads import DiskThreads, apart
 from pegaflow.services.tier.hasher import Hasher
-from pegaflow.services.tier.peers import Metaservers, Peers
+from pegaflow.services.tier.peers import Metaservers, Peers, in_turn
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.pool_life import PoolLife
 from pegaflow.services.tier.probes import Probes
@@ -85,7 +85,7 @@ class Carrier:
         self._config, self._loop, self._epoch = config, loop, epoch
         self._life, self._probes, self._publisher, self._result = life, probes, publisher, result
         self._hasher = Hasher(life.pool.memory, loop)
-        self.metaservers = Metaservers(factory, loop, config.metaserver)
+        self.metaservers = Metaservers(factory, loop, in_turn(config.metaserver, config.node))
         self._peers = Peers(factory, loop)
         self._mover: Any = None
         self._disk: DiskThreads | None = None

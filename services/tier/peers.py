@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +40,12 @@ class _Ask:
     untried: list[_Replica]
     asked_at: float = 0.0
     nudge: asyncio.TimerHandle | None = None
+
+
+def in_turn(endpoints: Sequence[str], node: str) -> list[str]:
+    """The same endpoints, beginning with one that depends on the node: so that all of them are asked by somebody."""
+    first = zlib.crc32(node.encode()) % len(endpoints) if endpoints else 0
+    return [*endpoints[first:], *endpoints[:first]]
 
 
 class Metaservers:

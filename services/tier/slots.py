@@ -40,12 +40,14 @@ class Slab:
 
 
 class SlotAllocator:
-    """Owns the numbers, not the memory. `total`, `backed` and `used` count granules."""
+    """Owns the numbers, not the memory. `total`, `backed`, `used` and `ends` count granules; `ends` are those behind the last
+    whole slot of each slab that is cut: of no use to anybody until it is cut anew."""
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.backed = 0
         self.used = 0
+        self.ends = 0
         self.slab = slab_granules(total)
         self.cuts: list[tuple[int, int]] = []
         self._withheld: set[int] = set()
@@ -74,6 +76,7 @@ class SlotAllocator:
         free = [slot for slot in self.starts(first, size)[::-1] if slot not in taken]
         slab = self._slabs[first] = Slab(first, size, free, len(taken))
         self.used += size * len(taken)
+        self.ends += self._end(slab)
         self._spare[size] = self._spare.get(size, 0) + len(free)
         if free:
             self._partial.setdefault(size, {})[first] = slab
@@ -96,6 +99,14 @@ class SlotAllocator:
 
     def _length(self, first: int) -> int:
         return min(self.slab, self.total - first)
+
+    def _end(self, slab: Slab) -> int:
+        return self._length(slab.first) % slab.size
+
+    @property
+    def usable(self) -> int:
+        """Granules that pages can have with the slabs cut as they are."""
+        return self.total - self.ends
 
     def fits(self, size: int) -> bool:
         """Can a page of `size` granules ever get a slot?"""
@@ -130,6 +141,7 @@ class SlotAllocator:
             return None
         slab = self._slabs[first] = Slab(first, size, list(self.starts(first, size)[::-1]))
         self.cuts.append((first, size))
+        self.ends += self._end(slab)
         self._spare[size] = self._spare.get(size, 0) + len(slab.free)
         self._partial.setdefault(size, {})[first] = slab
         return slab
@@ -151,6 +163,7 @@ class SlotAllocator:
             return None
         starts = self.starts(slab.first, slab.size)
         del self._slabs[slab.first]
+        self.ends -= self._end(slab)
         self._partial.get(slab.size, {}).pop(slab.first, None)  # a slab of one slot was never partial
         self._spare[slab.size] -= len(starts)
         self._empty.append(slab.first)
@@ -192,6 +205,7 @@ class SlotAllocator:
             spare[slab.size] += len(slab.free)
             seen.add(first)
         assert spare == self._spare, "the count of free slots is wrong"
+        assert self.ends == sum(map(self._end, self._slabs.values()))
         assert self.used == sum(slab.used * slab.size for slab in self._slabs.values())
         assert not seen & self._withheld
         seen |= self._withheld

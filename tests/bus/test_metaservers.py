@@ -14,7 +14,7 @@ from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import Hello, HelloAck, Locate, Located
 from pegaflow.common.wire.messages.operate import Ping, Pong
-from pegaflow.services.tier.peers import Metaservers
+from pegaflow.services.tier.peers import Metaservers, in_turn
 
 Loop = asyncio.AbstractEventLoop
 HELLO = Hello("a", 1, "r", "e", "c", "1")
@@ -22,6 +22,13 @@ HELLO = Hello("a", 1, "r", "e", "c", "1")
 
 def located(name: str) -> Located:
     return Located(b"\2", 1, u32s([0]), [name], u64s([1]), ["r"])
+
+
+def test_nodes_begin_with_different_replicas() -> None:
+    lines = [in_turn(["x", "y", "z"], f"node-{i}") for i in range(30)]
+    assert {tuple(line) for line in lines} == {("x", "y", "z"), ("y", "z", "x"), ("z", "x", "y")}
+    assert lines == [in_turn(["x", "y", "z"], f"node-{i}") for i in range(30)], "always the same for a node"
+    assert in_turn([], "a") == []
 
 
 class Replica:

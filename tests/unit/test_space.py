@@ -219,6 +219,16 @@ def test_above_the_high_watermark_pages_go_until_the_low_one_some_at_a_time() ->
     assert script.counts["evicted"] == before, "grants find free slots"
 
 
+def test_watermarks_are_of_what_pages_of_this_size_can_have() -> None:
+    script = Script(800, evict_high=0.9, evict_low=0.5)  # eight slabs of 100 granules, of which a page takes 53
+    script.save(B, 7)
+    script.time(1)
+    assert script.used(B) == 7 * 53, "below the mark"
+    script.save(B, 1)
+    script.time(1)
+    assert script.used(B) == 4 * 53
+
+
 def test_the_next_level_takes_pages_over_before_their_slots_are_free() -> None:
     script = Script(100, evict_high=0.9, evict_low=0.8)
     pages = script.save(A, 95)

@@ -85,7 +85,7 @@ class Space:
 
     def _is_spare(self, space: Namespace, need: int) -> bool:
         """So much may be taken without a page going for it."""
-        full = self._options.evict_high * self.allocator.total
+        full = self._options.evict_high * self.allocator.usable
         return space.used + need <= space.quota and self.allocator.used + need <= full
 
     def _within_quota(self, space: Namespace, need: int) -> bool:
@@ -288,10 +288,11 @@ class Space:
         if self._options.evict_high >= 1 or self.allocator.backed < self.allocator.total:
             return
         used = self.allocator.used - self._leaving_granules
+        usable = self.allocator.usable
         mark = self._options.evict_low if self._trimming else self._options.evict_high
-        self._trimming = used > mark * self.allocator.total
+        self._trimming = used > mark * usable
         budget = TRIM_PAGES
-        while self._trimming and budget and used > self._options.evict_low * self.allocator.total:
+        while self._trimming and budget and used > self._options.evict_low * usable:
             page = self._surplus()
             if page is None:
                 break
