@@ -18,6 +18,8 @@ ENGINE_FLAGS = (
     "--dtype float32 --enforce-eager --block-size 32 --max-model-len 2048"
     # vLLM's default hash pickles its input; other processes cannot derive it
     " --prefix-caching-hash-algo sha256_cbor --disable-uvicorn-access-log"
+    # what tools need; this parser takes any tokenizer
+    " --enable-auto-tool-choice --tool-call-parser hermes"
 )
 MODEL_NAME = "smollm2"
 MEMORY = Path("/dev/shm")

@@ -90,12 +90,18 @@ def test_the_async_client_with_many_at_once(deployment: Deployment) -> None:
 
 
 def test_a_named_tool(deployment: Deployment, client: openai.OpenAI) -> None:
-    """These engines have no parser of tool calls: the client is told so in the engine's own words."""
-    body, expected = asked(deployment, "replayed: named tool")
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**body)
-    assert isinstance(refused.value.body, dict)
-    assert refused.value.body["message"] == expected["error"]["message"]
+    body, expected = asked(deployment, "tools: named function")
+    (wanted,) = expected["choices"][0]["message"]["tool_calls"]
+    called = client.chat.completions.create(**body).choices[0].message.tool_calls
+    assert called is not None
+    assert [call.model_dump(exclude={"id"}) for call in called] == [{name: wanted[name] for name in ("type", "function")}]
+    name, arguments = "", ""
+    for chunk in client.chat.completions.create(**body, stream=True):
+        for part in chunk.choices[0].delta.tool_calls or ():
+            assert part.function is not None
+            name += part.function.name or ""
+            arguments += part.function.arguments or ""
+    assert (name, arguments) == (wanted["function"]["name"], wanted["function"]["arguments"])
 
 
 class River(BaseModel):
