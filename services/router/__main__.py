@@ -74,11 +74,16 @@ async def _drain(config: RouterConfig, app: RouterApp, lifecycle: Lifecycle, ser
     await lifecycle.wait_drain()
     server.take_leave()
     await asyncio.sleep(config.drain_notice)
+    deadline = asyncio.get_running_loop().time() + config.drain_timeout
+    # The port stays open meanwhile: a client that has not heard of it yet gets an answer that says where it stands.
+    try:
+        async with asyncio.timeout_at(deadline):
+            await app.drain()
+    except TimeoutError:
+        log.warning("drain_deadline", open_requests=app.expire())
     server.should_exit = True
-    await asyncio.sleep(config.drain_timeout)
-    expired = app.expire()
-    log.warning("drain_deadline", open_requests=expired)
-    await asyncio.sleep(EXPIRY_SECONDS)
+    # What clients have still to read of answers that are whole may take until the deadline too.
+    await asyncio.sleep(max(0.0, deadline - asyncio.get_running_loop().time()) + EXPIRY_SECONDS)
     server.force_exit = True
 
 

@@ -7,13 +7,18 @@ engine or in another way, while the client has not had a byte.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pegaflow.services.router.decode import DecodeLeg
 from pegaflow.services.router.merge import Collector, Passthrough, StreamMerger, merge_answers, stripped_answer
-from pegaflow.services.router.openai import ClientRequest, Json, error_in
+from pegaflow.services.router.openai import ClientRequest, Endpoint, Json, error_in, frame
+from pegaflow.services.router.pattern import Pattern
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer
 from pegaflow.services.router.spoken import Diverged, Spoken
+
+LESSONS: Final = 4
+"""After so many chunks that were each unlike the one before no pattern is looked for: with logprobs none is alike."""
+_TEXT: Final = {Endpoint.CHAT: "content", Endpoint.COMPLETIONS: "text"}
 
 
 class Broken(Exception):
@@ -57,6 +62,8 @@ class Answering:
             self._collector = Collector(request, prefill)
         self._held = self._merger.open()
         self._opened = False  # the engine has said something
+        self._pattern: Pattern | None = None
+        self._lessons = 0  # chunks that were looked at for a pattern, since one had it
         self._verified = leg.verify is None
 
     def whole(self, body: bytes) -> Json:
@@ -75,6 +82,20 @@ class Answering:
             return stripped_answer(self._request, payload, self._prefill)
         except (Malformed, ValueError) as error:
             raise Broken(str(error)) from None
+
+    def quick(self, data: str) -> str | None:
+        """PERF: the client's event for a frame that differs from one before only in its text and ids; None: it is for
+        :meth:`frame`. A token costs a few comparisons so, and no JSON.
+        """
+        pattern = self._pattern
+        if pattern is None:
+            return None
+        said = pattern.read(data)
+        if said is None:
+            return None
+        self._lessons = 0
+        self._merger.said(said)
+        return pattern.write(said)
 
     def frame(self, data: str) -> Read:
         """One frame of a stream. Raises Broken, or OtherIds."""
@@ -100,7 +121,10 @@ class Answering:
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise Broken(f"a frame cannot be read: {error!r}") from None
         self.ended = self.ended or ended
-        return Read(self._take(chunks, begin=told), verified, self._merger.stopped)
+        shown = self._take(chunks, begin=told)
+        if self._lessons < LESSONS and self._opened and not self.ended:
+            self._learn(data, payload, chunks)
+        return Read(shown, verified, self._merger.stopped)
 
     def close(self) -> list[Json] | None:
         """What follows the last frame; like `Read.chunks`."""
@@ -127,12 +151,29 @@ class Answering:
         assert isinstance(self._merger, StreamMerger)
         self.leg = leg
         self.ended = False
+        self._pattern, self._lessons = None, 0
         self._verified = leg.verify is None
         self._merger.resume(leg)
 
     @property
     def _spoken(self) -> Spoken | None:
-        return self._merger.spoken if isinstance(self._merger, StreamMerger) else None
+        if not isinstance(self._merger, StreamMerger):
+            return None
+        self._merger.catch_up()
+        return self._merger.spoken
+
+    def _learn(self, data: str, payload: Json, chunks: list[Json]) -> None:
+        choices: list[Json] = payload.get("choices") or []
+        if self._collector is not None or len(choices) != 1 or len(chunks) != 1 or not self._merger.steady:
+            return
+        choice = choices[0]
+        field = _TEXT[self.leg.endpoint]
+        text = choice.get("text") if field == "text" else (choice.get("delta") or {}).get("content")
+        if not isinstance(text, str) or not text:
+            return
+        self._lessons += 1
+        event = frame(chunks[0]).decode()
+        self._pattern = Pattern.learn(data, field, event, _TEXT[self._request.endpoint], text, choice.get("token_ids") or [])
 
     def _verify(self, payload: Json) -> bool:
         if self._verified:

@@ -18,7 +18,7 @@ from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.control import ControlSocket
 from pegaflow.services.router.disconnect import CLEANUP, App, CancelOnDisconnect, Receive, Scope, Send
-from pegaflow.services.router.edge import FORWARDED, Edge, too_large
+from pegaflow.services.router.edge import BODY, FORWARDED, Edge, overloaded, too_large
 from pegaflow.services.router.engines import Engines
 from pegaflow.services.router.exchange import Exchange
 from pegaflow.services.router.flow import Flow
@@ -29,8 +29,9 @@ from pegaflow.services.router.nodes import NodeEvents
 from pegaflow.services.router.openai import Endpoint, Json, Refused, dumps, error_body, parse_request
 from pegaflow.services.router.plan import FlowSettings
 from pegaflow.services.router.prober import Prober
+from pegaflow.services.router.room import Room, Share
 from pegaflow.services.router.schema import document
-from pegaflow.services.router.steps import Answer, Finish, Outcome, Plan
+from pegaflow.services.router.steps import Answer, Plan
 from pegaflow.services.router.upstream import Upstream
 
 log = logs.get(__name__)
@@ -82,17 +83,27 @@ class RouterApp:
         self._parts = collaborators
         collaborators.engines.admit = collaborators.upstream.allowed.admit
         self.guard = config.guard()
-        self._app: App = Edge(
+        self.bodies = Room(config.max_bodies)
+        self.connections = Room(config.max_connections)
+        self.metrics = collaborators.metrics
+        self.metrics.rooms(self.connections, self.bodies)
+        self._edge = Edge(
             CancelOnDisconnect(_falcon_app(config, collaborators, self.guard)),
             self.guard,
             collaborators.metrics,
             max_header=config.max_header,
             max_body=config.max_body,
+            bodies=self.bodies,
             authorization=_bearer(config),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+        await self._edge(scope, receive, send)
+
+    async def drain(self) -> None:
+        """Refuse new requests; returns when none is open."""
+        self._edge.stop()
+        await self._edge.idle.wait()
 
     def expire(self) -> int:
         """End all open requests with an error; returns how many there were."""
@@ -153,9 +164,10 @@ class Generate:
             _check_media_type(req)
             request = parse_request(self._endpoint, await self._body(req))
         except Refused as refused:
-            parts.metrics.began()
-            parts.metrics.ended(Finish(Plan.NONE, Outcome.REFUSED, refused.code))
-            _answer(resp, Answer(Plan.NONE, refused.status, dumps(refused.body())))
+            parts.metrics.refused(refused.code)
+            _answer(
+                resp, Answer(Plan.NONE, refused.status, dumps(refused.body()), retry_after=refused.headers.get("Retry-After"))
+            )
             return
         flow, headers = Flow(request, self._settings, parts.draw), req.scope[FORWARDED]
         exchange = Exchange(flow, parts.upstream, parts.engines, parts.budget, parts.metrics, parts.now, headers, parts.locator)
@@ -177,6 +189,7 @@ class Generate:
 
     async def _body(self, req: falcon.asgi.Request) -> bytes:
         read = bytearray()
+        share: Share = req.scope[BODY]
         chunks = aiter(req.stream)
         try:
             while True:
@@ -184,6 +197,8 @@ class Generate:
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     return bytes(read)
+                if not share.grow(len(chunk)):
+                    raise overloaded()
                 read += chunk
                 # The edge has looked at Content-Length; a chunked body says its size only by ending.
                 if len(read) > self._max_body:
@@ -264,7 +279,6 @@ class _Lifespan:
         self._prober = prober
 
     async def process_startup(self, scope: Mapping[str, Any], event: Mapping[str, Any]) -> None:
-        await self._parts.upstream.start()
         await self._prober.start()
         if self._parts.nodes is not None:
             await self._parts.nodes.start()

@@ -70,6 +70,10 @@ def _list(values: tuple[str, ...]) -> str:
     return ", ".join(values) or "empty"
 
 
+def _printable(value: str) -> str | None:
+    return None if value.isascii() and value.isprintable() else "must be printable ASCII"
+
+
 def _positive(value: float) -> str | None:
     return None if value > 0 else "must be above 0"
 
@@ -134,6 +138,13 @@ class RouterConfig:
     client_timeout: float = option(
         60.0, help="for a request's head, and of silence within its body", parse=duration, check=_positive
     )
+    client_stall_timeout: float = option(
+        60.0, help="after which a client that takes nothing of its answer is given up", parse=duration, check=_positive
+    )
+    max_connections: int = option(8192, help="open connections of clients; 0: no limit", check=_not_negative)
+    max_bodies: int = option(
+        1 << 30, help="bytes of the bodies of all open requests together; 0: no limit", parse=size, check=_not_negative
+    )
     max_body: int = option(64 << 20, help="bytes of a request's body", parse=size, check=_positive)
     max_header: int = option(32 << 10, help="bytes of a request's head", parse=size, check=_positive)
     api_keys_file: str = option("", help="file with one client's key per line, name:key; none: every client may come in")
@@ -144,6 +155,7 @@ class RouterConfig:
         "",
         help="bearer token for health checks, and with api_keys_file for requests; else these carry their client's",
         secret=True,
+        check=_printable,
     )
     allow_upstream: tuple[str, ...] = option(
         (), help="host:port that may be connected to; repeatable; none: those of the engines", check=_upstreams
@@ -177,6 +189,8 @@ class RouterConfig:
             raise ValueError(f"pd_first_token is true and engine {_list(self.engine)}: it needs prefill and decode engines")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError(f"tls_cert is {self.tls_cert!r} and tls_key {self.tls_key!r}: they are needed together")
+        if self.max_bodies and self.max_body > self.max_bodies:
+            raise ValueError(f"max_body is {self.max_body} and max_bodies {self.max_bodies}: such a body would never have room")
         self._check_metaserver()
         listens = {"port": f"tcp://{self.host}:{self.port or '*'}", "control": self.control}
         apart(listens, health_host=self.health_host, health_port=self.health_port)
@@ -213,6 +227,7 @@ class RouterConfig:
             model_length=self.pd_max_model_len,
             retries=self.pd_flow_retries,
             resume=self.pd_resume,
+            own_key=bool(self.api_keys_file),
         )
 
     def placed(self) -> dict[str, str]:

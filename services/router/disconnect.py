@@ -31,29 +31,39 @@ class CancelOnDisconnect:
             return
         task = asyncio.current_task()
         assert task is not None
-        # One body event at a time, so that an upload is read no faster than it is used.
-        inbox: asyncio.Queue[Message] = asyncio.Queue(1)
         gone = False
+        watching: asyncio.Task[None] | None = None
 
-        async def pump() -> None:
+        async def watch() -> None:
             nonlocal gone
-            while True:
-                event = await receive()
-                if event["type"] == "http.disconnect":
-                    gone = True
-                    task.cancel()
-                    return
-                await inbox.put(event)
+            while not gone:
+                gone = (await receive())["type"] == "http.disconnect"
+            task.cancel()
 
-        pumping = asyncio.create_task(pump())
+        async def body() -> Message:
+            nonlocal gone, watching
+            if watching is not None:
+                # It has had its body, and hears of a disconnect by being cancelled.
+                never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+                return await never
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                gone = True
+                raise asyncio.CancelledError
+            if not event.get("more_body"):
+                # From here on nobody else asks, so nobody else would hear.
+                watching = asyncio.create_task(watch())
+            return event
+
         try:
-            await self._app(scope, inbox.get, send)
+            await self._app(scope, body, send)
         except asyncio.CancelledError:
             if not gone:
                 raise
             task.uncancel()
         finally:
-            pumping.cancel()
+            if watching is not None:
+                watching.cancel()
             cleanup = scope.get(CLEANUP)
             if cleanup is not None:
                 await cleanup()

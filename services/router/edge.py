@@ -6,23 +6,28 @@ waits for "100 Continue" never sends what would be refused.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Final
 
 from pegaflow.common import logs
+from pegaflow.services.router import failures
 from pegaflow.services.router.client_headers import RawHeaders, forwarded, request_id, values
 from pegaflow.services.router.disconnect import App, Receive, Scope, Send
 from pegaflow.services.router.guard import Guard
 from pegaflow.services.router.measures import RouterMetrics
 from pegaflow.services.router.openai import Endpoint, Refused, error_body
 from pegaflow.services.router.reply import Reply
-from pegaflow.services.router.steps import Finish, Outcome, Plan
+from pegaflow.services.router.room import Room, Share
 
 log = logs.get(__name__)
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
 """Asked for by load balancers and tools that have no key; they say nothing of clients or engines' addresses."""
 _COUNTED: Final = frozenset(endpoint.value for endpoint in Endpoint)
+OVERLOADED: Final = "overloaded"
+BODY: Final = "pegaflow.body"
+"""Scope entry: the Share that a request's body takes of the room for all bodies."""
 FORWARDED: Final = "pegaflow.forwarded"
 """Scope entry: the headers for engines, a dict."""
 
@@ -31,14 +36,24 @@ class Edge:
     """`authorization`: what engines get instead of a client's key, where clients have keys of the router's."""
 
     def __init__(
-        self, app: App, guard: Guard, metrics: RouterMetrics, *, max_header: int, max_body: int, authorization: str
+        self, app: App, guard: Guard, metrics: RouterMetrics, *, max_header: int, max_body: int, bodies: Room, authorization: str
     ) -> None:
         self._app = app
         self._guard = guard
         self._metrics = metrics
         self._max_header = max_header
         self._max_body = max_body
+        self._bodies = bodies
         self._authorization = authorization
+        self._open = 0
+        self._stopping = False
+        self.idle = asyncio.Event()
+        """None of the requests that generate is open; what comes next may be."""
+        self.idle.set()
+
+    def stop(self) -> None:
+        """Nothing more is let in that generates; what is in goes on."""
+        self._stopping = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,6 +61,7 @@ class Edge:
             return
         identity = request_id(scope["headers"], _fresh_id)
         reply = Reply(scope, receive, send, identity)
+        share = scope[BODY] = Share(self._bodies)
         try:
             name = self._admit(scope)
             try:
@@ -53,12 +69,15 @@ class Edge:
                 scope[FORWARDED] = forwarded(scope["headers"], identity, kept)
                 await self._app(scope, reply.receive, reply.send)
             finally:
+                share.close()
                 if name is not None:
+                    self._open -= 1
+                    if not self._open:
+                        self.idle.set()
                     self._guard.admission.leave(name)
                     self._metrics.key(name, self._guard.admission.open(name))
         except Refused as refused:
-            self._metrics.began()
-            self._metrics.ended(Finish(Plan.NONE, Outcome.REFUSED, refused.code))
+            self._metrics.refused(refused.code)
             log.debug("refused", code=refused.code, request_id=identity)
             await reply.answer(refused.status, refused.body(), refused.headers)
         except Exception:
@@ -82,13 +101,35 @@ class Edge:
             return None
         if _length(headers) > self._max_body:
             raise too_large(self._max_body)
+        if not self._bodies.has(_length(headers)):
+            raise overloaded()
+        if self._stopping:
+            raise stopping()
         self._guard.enter(name)
+        self._open += 1
+        self.idle.clear()
         self._metrics.key(name, self._guard.admission.open(name))
         return name
 
 
 def too_large(limit: int) -> Refused:
     return Refused(f"the body exceeds {limit} bytes", code="body_too_large", status=413)
+
+
+def stopping() -> Refused:
+    failure = failures.stopping()
+    headers = {"Retry-After": failures.RETRY_AFTER_SECONDS, "Connection": "close"}
+    return Refused(failure.text, code=failure.code, kind="server_error", status=failure.status, headers=headers)
+
+
+def overloaded() -> Refused:
+    return Refused(
+        "the bodies of open requests take all the memory that they may have together",
+        code=OVERLOADED,
+        kind="server_error",
+        status=503,
+        headers={"Retry-After": failures.RETRY_AFTER_SECONDS},
+    )
 
 
 def _head_bytes(scope: Scope) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from pegaflow.common import logs
 from pegaflow.services.router.budget import RetryBudget
@@ -17,7 +18,7 @@ from pegaflow.services.router.engines import Engine, Engines, facts
 from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.locator import Locator
 from pegaflow.services.router.measures import RouterMetrics
-from pegaflow.services.router.openai import DONE, Json, frame, speaks
+from pegaflow.services.router.openai import DONE, frame, speaks
 from pegaflow.services.router.steps import (
     Answer,
     Begin,
@@ -50,6 +51,7 @@ from pegaflow.services.router.upstream import Leg, Upstream
 log = logs.get(__name__)
 
 Output = Answer | StartStream | bytes
+_AT_ONCE: Final = (SendChunks, SendDone, SendError, Cancel, Release, Learnt, Resumed)
 
 
 class Exchange:
@@ -88,6 +90,7 @@ class Exchange:
         self._prefilled: float | None = None
         self._plan = Plan.NONE
         self._spoke: float | None = None
+        self._speaks = False  # what is to go out next
         metrics.began()
         budget.earn()
 
@@ -140,7 +143,9 @@ class Exchange:
         """
         chunks: list[bytes] = []
         while True:
-            if chunks and not self._chunks_follow():
+            if chunks and not self._more_at_once():
+                if self._speaks:
+                    self._measure()
                 return b"".join(chunks)
             try:
                 if self._commands:
@@ -160,19 +165,17 @@ class Exchange:
                 self._task.uncancel()
                 self._push(Expired())
 
-    def _chunks_follow(self) -> bool:
-        """Whether what comes next is a chunk, or a frame that is there already: nothing that may wait."""
-        if self._commands:
-            return isinstance(self._commands[0], SendChunks)
-        return self._leg is not None and self._leg.more
+    def _more_at_once(self) -> bool:
+        """Whether the next command says more to the client or costs no time. `Finish` comes when the client has it all."""
+        return bool(self._commands) and isinstance(self._commands[0], _AT_ONCE)
 
     async def _carry_out(self, command: Command) -> Output | None:
         match command:
             case StartStream() | Answer():
                 return command
             case SendChunks(chunks):
-                self._measure(chunks)
-                return b"".join(map(frame, chunks))
+                self._speaks = self._speaks or any(isinstance(chunk, str) or speaks(chunk) for chunk in chunks)
+                return b"".join([chunk.encode() if isinstance(chunk, str) else frame(chunk) for chunk in chunks])
             case SendDone():
                 return DONE
             case SendError(body):
@@ -213,11 +216,12 @@ class Exchange:
                 log.debug("ended", plan=command.plan, outcome=command.outcome, code=command.code, request_id=identity)
         return None
 
-    def _measure(self, chunks: list[Json]) -> None:
-        if any(map(speaks, chunks)):
-            before, self._spoke = self._spoke, self._clock()
-            if before is not None:
-                self._metrics.inter_token(self._plan, self._spoke - before)
+    def _measure(self) -> None:
+        """What goes out now says something."""
+        self._speaks = False
+        before, self._spoke = self._spoke, self._clock()
+        if before is not None:
+            self._metrics.inter_token(self._plan, self._spoke - before)
 
     def _pick(self, role: Role, avoid: frozenset[str], held: Mapping[str, int] | None) -> None:
         self._prefilled = self._clock() if role is Role.DECODE else None

@@ -16,12 +16,14 @@ ENGINE_REJECTED: Final = "engine_rejected"
 """The code of an engine's refusal that has none of its own."""
 SHORT_TEXT_BYTES: Final = 500
 """What is longer is a page for people."""
+CREDENTIALS: Final = frozenset({401, 403})
 RETRYABLE_4XX: Final = frozenset({408, 425, 429})
 
 _STATUS: Final = {
     FailureKind.UNREACHABLE: 502,
     FailureKind.TIMEOUT: 504,
     FailureKind.BUSY: 503,
+    FailureKind.UNAUTHORIZED: 502,
     FailureKind.FAILED: 502,
 }
 _PREFIX: Final = {Role.PREFILL: "pd_prefill", Role.DECODE: "pd_decode", Role.ENGINE: "engine"}
@@ -50,12 +52,17 @@ def of_kind(role: Role, kind: FailureKind, text: str) -> Failure:
     )
 
 
-def of_status(role: Role, event: Answered) -> Failure | None:
-    """The failure that an HTTP status means; None for 200 and for what is the client's own mistake.
+def of_status(role: Role, event: Answered, *, own_key: bool) -> Failure | None:
+    """The failure that an HTTP status means; None for 200 and for what is the client's own mistake. `own_key`: the engine
+    was shown the router's key, or none, and not the client's; then 401 and 403 say nothing of the client.
 
     The engine's text is not passed on for 5xx: vLLM says only "Internal server error".
     """
     status = event.status
+    if own_key and status in CREDENTIALS:
+        code = f"{_PREFIX[role]}_{FailureKind.UNAUTHORIZED}"
+        text = f"the {role} engine does not take the router's own key, it answered {status}"
+        return Failure(code, _STATUS[FailureKind.UNAUTHORIZED], text)
     if status == 200 or (400 <= status < 500 and status not in RETRYABLE_4XX):
         return None
     busy = status in RETRYABLE_4XX or status == 503

@@ -16,7 +16,7 @@ the last command, exactly once; after it events are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from pegaflow.services.router import failures
@@ -32,6 +32,7 @@ from pegaflow.services.router.steps import (
     Answered,
     Begin,
     Cancel,
+    Chunk,
     Command,
     Ended,
     EngineFacts,
@@ -39,7 +40,7 @@ from pegaflow.services.router.steps import (
     Expired,
     Failed,
     Finish,
-    Frame,
+    Frames,
     Gone,
     Learnt,
     NoEngine,
@@ -123,7 +124,7 @@ class Flow:
                 return self._again(failures.of_kind(Role.PREFILL, kind, text))
             case Answered() if self.state is State.ANSWER:
                 return self._answered(event)
-            case Frame(data) if self.state is State.ANSWER:
+            case Frames(data) if self.state is State.ANSWER:
                 return self._framed(data)
             case Ended() if self.state is State.ANSWER:
                 return self._stream_over(failures.broken(self._role, "the stream ended early"))
@@ -174,7 +175,7 @@ class Flow:
         return [Send(self.request.endpoint, prefill_body(self.request, ids=self.settings.mode is Mode.FIRST_TOKEN), stream=False)]
 
     def _prefill_answered(self, event: Answered) -> list[Command]:
-        failure = failures.of_status(Role.PREFILL, event)
+        failure = failures.of_status(Role.PREFILL, event, own_key=self.settings.own_key)
         if failure is not None:
             return self._again(failure)
         if event.status != 200:
@@ -222,7 +223,7 @@ class Flow:
     def _answered(self, event: Answered) -> list[Command]:
         answer = self._answer
         assert answer is not None
-        failure = failures.of_status(self._role, event)
+        failure = failures.of_status(self._role, event, own_key=self.settings.own_key)
         if failure is not None:
             return self._died(failure, cancel=False)
         verifying = answer.leg.verify is not None
@@ -243,9 +244,26 @@ class Flow:
         learnt = self._learnt(True) if verifying else []
         return [*learnt, *self._release(Verdict.GOOD), self._whole(payload), self._finish(Outcome.OK, "200")]
 
-    def _framed(self, data: str) -> list[Command]:
+    def _framed(self, frames: Sequence[str]) -> list[Command]:
         answer = self._answer
         assert answer is not None
+        leg = answer.leg
+        commands: list[Command] = []
+        quick: list[Chunk] = []
+        for data in frames:
+            event = answer.quick(data)
+            if event is not None:
+                quick.append(event)
+                continue
+            if quick:
+                commands += self._show(quick)
+                quick = []
+            commands += self._frame(answer, data)
+            if self.state is not State.ANSWER or self._answer is not answer or answer.leg is not leg:
+                return commands  # what follows was said by a leg that is given up
+        return [*commands, *self._show(quick)] if quick else commands
+
+    def _frame(self, answer: Answering, data: str) -> list[Command]:
         try:
             read = answer.frame(data)
         except OtherIds:
@@ -258,7 +276,7 @@ class Flow:
             commands += self._complete(cancel=True)
         return commands
 
-    def _show(self, chunks: list[Json] | None) -> list[Command]:
+    def _show(self, chunks: Sequence[Chunk] | None) -> list[Command]:
         if chunks is None:
             return []
         commands: list[Command] = []

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pegaflow.services.router.decode import DecodeLeg
 from pegaflow.services.router.fields import is_set
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json, merged_usage
+from pegaflow.services.router.pattern import Said
 from pegaflow.services.router.prefill import Malformed, PrefillAnswer
 from pegaflow.services.router.seam import StopScanner
 from pegaflow.services.router.spoken import Diverged, Spoken
@@ -19,6 +20,10 @@ _IDS: Final = frozenset({"token_ids", "prompt_token_ids"})
 _OBJECTS: Final = {Endpoint.CHAT: "chat.completion", Endpoint.COMPLETIONS: "text_completion"}
 _CHUNK_OBJECTS: Final = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 _COMPLETION_LOGPROBS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+
+
+UNHEARD: Final = 4096
+"""Tokens of a stream that may wait to be taken apart: they take some hundred bytes each until then."""
 
 
 class StreamMerger:
@@ -35,6 +40,7 @@ class StreamMerger:
         self._offset = _logprobs_length(answer.choice.get("logprobs")) if leg.forwarded else 0
         self._spoken_before = 0  # characters that engines before this one said
         self._tokens = 0
+        self._unheard: list[Said] = []
         self._scanner: StopScanner | None = None
         if leg.own_stops:
             self._scanner = StopScanner(request.stops, keep_stop=request.keep_stop, min_tokens=request.min_tokens)
@@ -84,6 +90,26 @@ class StreamMerger:
             chunk |= _fingerprint(self._answer)  # D's last chunk, which names it, will not come
         return [chunk]
 
+    @property
+    def steady(self) -> bool:
+        """Whether the next token's chunk becomes what the last one's became, but for text and ids."""
+        return self._scanner is None and (self.spoken is None or self.spoken.level)
+
+    def said(self, said: Said) -> None:
+        """A chunk like the last one, that needs no :meth:`add`; only while `steady`."""
+        self._unheard.append(said)
+        if len(self._unheard) > UNHEARD:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """PERF: what was said is only taken apart when somebody asks for it, which at a stream's clean end nobody does."""
+        for said in self._unheard:
+            ids = said.ids
+            self._tokens += len(ids) or 1
+            if self.spoken is not None:
+                self.spoken.hear(ids, said.plain)
+        self._unheard.clear()
+
     def close(self) -> list[Json]:
         """The usage that the client asked for, if D did not send it, or was not left to."""
         if not self._request.include_usage or self._usage_sent:
@@ -92,6 +118,7 @@ class StreamMerger:
 
     def counted_usage(self) -> Json:
         """Usage by the router's own count of D's tokens."""
+        self.catch_up()
         return merged_usage(self._answer.usage, {"completion_tokens": self._tokens}, self._leg.forwarded)
 
     def _choice(self, choice: Json) -> Json | None:
@@ -101,17 +128,19 @@ class StreamMerger:
         ids = choice.get("token_ids") or []
         if self._leg.endpoint is Endpoint.CHAT and "role" in delta and not text and finish is None and not ids:
             return None  # D's opening; the client has had its own
-        passed, offset = 0, self._offset
-        if self.spoken is not None:
+        passed, offset = 0, self._offset + self._spoken_before
+        if self.spoken is not None and (finish is None or not self.spoken.level):
+            self.catch_up()
             if any(value for name, value in delta.items() if name not in ("role", "content")):
                 self.spoken.lose()
-            offset += self._spoken_before
             whole, (ids, text, passed) = text or "", self.spoken.hear(ids, text or "")
             if finish is not None and self.spoken.behind:
                 raise Diverged
             if finish is None and not ids and not text and (whole or passed):
                 return None  # the client has had all of it
             choice = _cut(choice, self._chat, passed)
+        elif self.spoken is not None:
+            text = text or ""  # nobody goes on behind an end, so it need not be heard
         tokens = len(ids) if ids else int(bool(text))
         self._tokens += tokens
         stop_reason = choice.get("stop_reason")
@@ -154,6 +183,7 @@ class Passthrough:
     """D's chunks as they are, but for what belongs to engines; with P's answer, its prompt side of the usage."""
 
     stopped: Final = False
+    steady: Final = True
 
     def __init__(self, request: ClientRequest, answer: PrefillAnswer | None) -> None:
         self._request = request
@@ -161,6 +191,9 @@ class Passthrough:
 
     def open(self) -> list[Json]:
         return []
+
+    def said(self, said: Said) -> None:
+        """Nothing is kept of it."""
 
     def add(self, payload: Json) -> list[Json]:
         for name in _INTERNAL:

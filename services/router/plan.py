@@ -43,7 +43,9 @@ class Resume(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """`retries`: whole flows after the first. `model_length`: overrides what engines say, in tokens."""
+    """`retries`: whole flows after the first. `model_length`: overrides what engines say, in tokens. `own_key`: engines are
+    shown the router's key and not the client's.
+    """
 
     mode: Mode
     decode_api: DecodeApi = DecodeApi.AUTO
@@ -51,6 +53,7 @@ class FlowSettings:
     model_length: int | None = None
     retries: int = 1
     resume: Resume = Resume.GREEDY
+    own_key: bool = False
 
 
 class Choice(NamedTuple):

@@ -76,7 +76,7 @@ class Prober:
         """Ask one engine now."""
         was = engine.healthy
         try:
-            status, _ = await self._upstream.get(engine.name + "/health", self._timeout, self._headers)
+            status, _ = await self._upstream.get(engine.name, "/health", self._timeout, self._headers)
             healthy, why = status == 200, f"/health answered {status}"
             engine.slow_checks = 0
         except TimeoutError:
@@ -101,7 +101,7 @@ class Prober:
 
     async def _models(self, engine: Engine) -> list[Json]:
         try:
-            status, body = await self._upstream.get(engine.name + "/v1/models", self._timeout, self._headers)
+            status, body = await self._upstream.get(engine.name, "/v1/models", self._timeout, self._headers)
             listed = json.loads(body)["data"] if status == 200 else []
             return [model for model in listed if isinstance(model, dict)]
         except (OSError, TimeoutError, ValueError, KeyError, TypeError):

@@ -22,7 +22,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: RouterApp, config: RouterConfig, context: ssl.SSLContext | None = None) -> None:
         """`context`: for TLS."""
-        protocol = functools.partial(ClientConnection, head_seconds=config.client_timeout)
+        protocol = functools.partial(
+            ClientConnection,
+            head_seconds=config.client_timeout,
+            stall_seconds=config.client_stall_timeout,
+            room=app.connections,
+            metrics=app.metrics,
+        )
         super().__init__(
             uvicorn.Config(
                 app,

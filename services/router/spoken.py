@@ -64,6 +64,11 @@ class Spoken:
         """The present engine has not yet said all that the client has had."""
         return bool(self._ahead)
 
+    @property
+    def level(self) -> bool:
+        """All that is heard next is new to the client: :meth:`hear` gives it back as it is."""
+        return not self._ahead and not self._ahead_ids
+
     def certain(self, *, greedy: bool) -> bool:
         """Whether another engine would say again what the client has had. A sampled one would not, so for it the client
         must have nothing after the mark.

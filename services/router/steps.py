@@ -43,6 +43,7 @@ class FailureKind(StrEnum):
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
     BUSY = "busy"
+    UNAUTHORIZED = "unauthorized"
     FAILED = "failed"
 
 
@@ -95,10 +96,10 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """The data of one event of a stream that was answered with 200."""
+class Frames:
+    """The data of events of a stream that was answered with 200: at least one, and all that came at once."""
 
-    data: str
+    data: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,12 @@ class Expired:
     """The router's drain deadline passed."""
 
 
-Event = Begin | Picked | NoEngine | Answered | Frame | Ended | Failed | Woke | Spent | Gone | Expired
+Event = Begin | Picked | NoEngine | Answered | Frames | Ended | Failed | Woke | Spent | Gone | Expired
 
 
 # Commands
+
+Chunk = Json | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,9 @@ class StartStream:
 
 @dataclass(frozen=True, slots=True)
 class SendChunks:
-    chunks: list[Json]
+    """Text is a whole event already, and says something of the answer."""
+
+    chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,9 @@ class Generation:
         for number, (token, spoken) in enumerate(self.tokens):
             piece = self.shown[number][1] if self.shown else spoken
             last = number == len(self.tokens) - 1
-            choice = {"index": 0, "logprobs": self.logprobs([(token, spoken)], offset)}
+            # In vLLM's order: the router reads what is alike by its place.
+            choice = {"index": 0} | ({"delta": {"content": piece}} if self.chat else {"text": piece})
+            choice["logprobs"] = self.logprobs([(token, spoken)], offset)
             offset += len(spoken)
             choice["finish_reason"] = self.finish if last else None
             choice["token_ids"] = [token] if ids else None

@@ -33,7 +33,8 @@ def test_the_same_answer_however_the_bytes_are_cut(path: str, name: str) -> None
             assert expected.text == "Hello wörld!"
             decode.disturb(rewritten(decode, REWRITES[name]))
             seen = await system.post(path, body)
-            assert seen.data == expected.data
+            assert seen.chunks == expected.chunks  # how a sign is escaped is the engine's own choice
+            assert seen.done
             system.assert_idle()
 
     asyncio.run(main())

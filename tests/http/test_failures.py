@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,5 +312,59 @@ def test_all_requests_share_a_budget_of_retries() -> None:
             assert len(prefill.calls) == 5 + 10
             assert system.value("pegaflow_router_retries_refused_total") == 3
             system.assert_idle()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_the_routers_own_is_not_the_clients_trouble(tmp_path: Path, status: int) -> None:
+    async def main() -> None:
+        keys = tmp_path / "keys"
+        keys.write_text("team-a:sk-a")
+        mine, theirs = {"Authorization": "Bearer sk-a"}, {"Authorization": "Bearer of an engine"}
+        cases: list[tuple[Json, dict[str, str]]] = [({"api_keys_file": str(keys)}, mine), ({}, theirs)]
+        for options, headers in cases:
+            for role, code in ((0, "pd_prefill_unauthorized"), (1, "pd_decode_unauthorized")):
+                engines = ScriptedEngine(), ScriptedEngine()
+                engines[role].disturb(answers(status), answers(status))
+                async with routed(*engines, **options) as system:
+                    reply = await system.post("/v1/completions", {"prompt": "Hi"}, headers)
+                    if not options:  # the engine's word on the client's own key
+                        assert reply.status == status
+                        assert len(engines[role].calls) == 1
+                        continue
+                    assert (reply.status, reply.error_code) == (502, code)
+                    assert reply.json["error"]["type"] == "server_error"
+                    assert reply.headers["retry-after"] == "1"
+                    assert len(engines[role].calls) == 2  # another engine may take it
+                    assert system.count(outcome="failed", code=code) == 1
+                    system.assert_idle()
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_does_not_come_about() -> None:
+    """Nobody accepts at D, and its queue is full: connecting takes for ever."""
+
+    async def main() -> None:
+        prefill = ScriptedEngine()
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            deaf.listen(0)
+            name = deaf.getsockname()
+            waiting = [socket.socket() for _ in range(4)]
+            for one in waiting:
+                one.setblocking(False)
+                one.connect_ex(name)
+            options: Json = {"connect_timeout": 0.1, "health_timeout": 0.05, "health_interval": 60}
+            async with routed(prefill, dead=(f"http://127.0.0.1:{name[1]}",), **options) as system:
+                for engine in system.parts.engines.all():
+                    system.parts.engines.mark(engine, healthy=True)
+                reply = await system.post(COMPLETIONS, body(COMPLETIONS))
+                assert (reply.status, reply.error_code) == (502, "pd_decode_unreachable")
+                assert "no connection in time" in reply.json["error"]["message"]
+                system.assert_idle()
+            for one in waiting:
+                one.close()
 
     asyncio.run(main())

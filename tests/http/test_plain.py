@@ -8,7 +8,7 @@ import json
 import pytest
 from pegaflow.services.router.prober import SLOW_CHECKS, Prober
 from routed import routed
-from scripted_engine import Json, ScriptedEngine, answers, hangs_up, streams
+from scripted_engine import Json, ScriptedEngine, answers, hangs_up, pauses, streams
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -127,13 +127,19 @@ def test_a_late_health_check_must_repeat_itself() -> None:
 
 def test_metrics_and_version() -> None:
     async def main() -> None:
-        async with routed(ScriptedEngine(), ScriptedEngine()) as system:
-            await system.post(CHAT, BODY | {"stream": True})
+        prefill, decode = ScriptedEngine(), ScriptedEngine()
+        go_on = asyncio.Event()
+        decode.disturb(pauses(go_on))
+        async with routed(prefill, decode) as system:
+            async with system.session.post(system.url + COMPLETIONS, json={"prompt": "Hi", "stream": True}) as response:
+                await response.content.readuntil(b"Hel")
+                go_on.set()
+                await response.read()
             text = (await system.get("/metrics")).body.decode()
             assert 'pegaflow_router_requests_total{code="200",outcome="ok",plan="splice"} 1.0' in text
             assert 'pegaflow_router_first_token_seconds_count{plan="splice"} 1.0' in text
             assert "pegaflow_router_handoff_seconds_count 1.0" in text
-            assert 'pegaflow_router_inter_token_seconds_count{plan="splice"} 3.0' in text  # "Hel" and "lo" come together
+            assert 'pegaflow_router_inter_token_seconds_count{plan="splice"} 1.0' in text  # "Hel" and "lo" come together
             assert "pegaflow_router_in_flight_requests 0.0" in text
             assert (await system.get("/version")).json["service"] == "router"
 

@@ -21,13 +21,23 @@ def test_sigterm_lets_streams_finish_and_exits_0() -> None:
         go_on = asyncio.Event()
         decode.disturb(pauses(go_on))
         async with prefill.running(), decode.running(), aiohttp.ClientSession() as session:
-            argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token")
+            argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token", "--drain-notice", "0")
             async with router(*argv) as running:
                 await until_ready(session, running.url)
                 async with session.post(running.url + "/v1/completions", json=BODY) as response:
                     assert b"Hel" in await response.content.readuntil(b"\n\n")
                     running.process.send_signal(signal.SIGTERM)
-                    await refused(running.url)
+                    await running.logged("draining")
+                    for stream in (False, True):  # on new connections, while that one goes on
+                        async with session.post(running.url + "/v1/completions", json=BODY | {"stream": stream}) as late:
+                            assert (late.status, late.headers["Retry-After"]) == (503, "1")
+                            assert (await late.json())["error"]["code"] == "router_stopping"
+                    async with session.get(running.url + "/ready") as ready:
+                        assert ready.status == 503
+                        assert (await ready.json())["reasons"][0]["code"] == "draining"
+                    async with session.get(running.url + "/health") as health:
+                        assert health.status == 200
+                    assert len(decode.calls) == 1
                     go_on.set()
                     rest = await response.read()
                     assert rest.endswith(b"data: [DONE]\n\n")
@@ -63,18 +73,6 @@ def test_at_the_drain_deadline_streams_end_with_an_error() -> None:
 async def whole(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
     async with session.post(url + "/v1/completions", json=BODY | {"stream": False}) as response:
         return response.status, await response.read()
-
-
-async def refused(url: str) -> None:
-    """Returns when the port takes no connections any more."""
-    host, port = url.removeprefix("http://").split(":")
-    while True:
-        try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except ConnectionError:
-            return
-        writer.close()
-        await asyncio.sleep(0.02)
 
 
 async def exit_code(*argv: str) -> tuple[int | None, bytes]:

@@ -137,7 +137,7 @@ def test_ten_thousand_chunks_at_once(path: str) -> None:
             assert reply.done
             assert reply.text == "".join(text for _, text in pieces)
             gaps = system.value("pegaflow_router_inter_token_seconds_count", plan="splice")
-            assert gaps == len(pieces) - 2  # the first two come together
+            assert gaps < len(pieces) / 10  # what came together is one piece
             system.assert_idle()
 
     asyncio.run(main())
@@ -197,19 +197,18 @@ def test_no_connection_to_what_is_not_allowed() -> None:
         async with engine.running():
             for listed, allowed in ((HostPort.of_url(engine.url), True), (HostPort("127.0.0.1", 1), False)):
                 upstream = Upstream(Timeouts(), Allowed.of([], [listed]))
-                await upstream.start()
                 send = Send(Endpoint.COMPLETIONS, {"prompt": "Hi"}, stream=False)
                 leg = upstream.leg(engine.url, send, {}, prefill=False)
                 event = await leg.next()
                 await leg.close()
                 if allowed:
                     assert isinstance(event, Answered)
-                    assert (await upstream.get(engine.url + "/health", 10, {}))[0] == 200
+                    assert (await upstream.get(engine.url, "/health", 10, {}))[0] == 200
                 else:
                     assert isinstance(event, Failed)
                     assert "is not an allowed upstream" in event.text
                     with pytest.raises(OSError, match="is not an allowed upstream"):
-                        await upstream.get(engine.url + "/health", 10, {})
+                        await upstream.get(engine.url, "/health", 10, {})
                 await upstream.close()
             assert len(engine.calls) == 1
 

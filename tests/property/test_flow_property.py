@@ -23,7 +23,7 @@ from pegaflow.services.router.steps import (
     Failed,
     FailureKind,
     Finish,
-    Frame,
+    Frames,
     Gone,
     Learnt,
     NoEngine,
@@ -208,5 +208,6 @@ def _possible(shell: Shell) -> st.SearchStrategy[Event]:
             assert shell.leg is not None
             usual = st.one_of(answers, failed)
             if shell.leg.stream:
-                usual = st.one_of(st.builds(Frame, frames), st.builds(Frame, frames), usual, st.just(Ended()))
+                some = st.builds(Frames, st.lists(frames, min_size=1, max_size=4))
+                usual = st.one_of(some, some, usual, st.just(Ended()))
     return st.one_of(usual, usual, usual, usual, usual, rare)

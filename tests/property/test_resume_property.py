@@ -19,7 +19,7 @@ from pegaflow.services.router.steps import (
     Failed,
     FailureKind,
     Finish,
-    Frame,
+    Frames,
     Outcome,
     Pick,
     Picked,
@@ -30,6 +30,7 @@ from pegaflow.services.router.steps import (
     Wait,
     Woke,
 )
+from streamed import read
 
 PROMPT = [1, 2, 3]
 EOS = 0
@@ -77,8 +78,8 @@ class Engine:
             size = sizes[len(made) % len(sizes)]
             ids, text = self.ids[at : at + size], "".join(self.texts[at : at + size])
             at += size
-            choice: Json = {"index": 0, "token_ids": ids, "finish_reason": self.finish if at >= len(self.ids) else None}
-            choice |= {"delta": {"content": text}} if self.chat else {"text": text}
+            choice: Json = {"index": 0} | ({"delta": {"content": text}} if self.chat else {"text": text})
+            choice |= {"finish_reason": self.finish if at >= len(self.ids) else None, "token_ids": ids}
             made.append({**head, "choices": [choice]})
         made.append({**head, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": len(self.ids)}})
         return [json.dumps(one) for one in made] + ["[DONE]"]
@@ -127,6 +128,13 @@ def test_a_stream_that_engines_share_is_the_stream_of_one(
     flow = Flow(request, FlowSettings(Mode.FIRST_TOKEN, decode_api=api, retries=1, resume=Resume.ALWAYS))
     sent: list[Command] = []
     event: Event = Begin()
+
+    def come(frames: list[str]) -> list[str]:
+        """At once."""
+        now = data.draw(st.integers(1, min(3, len(frames))), label="at once")
+        came, frames[:now] = frames[:now], []
+        return came
+
     frames: list[str] = []  # what is left to come of the open stream, before its engine dies
     while flow.state is not State.DONE:
         out = flow.handle(event)
@@ -139,13 +147,13 @@ def test_a_stream_that_engines_share_is_the_stream_of_one(
                 sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4)) if coalesces else [1]
                 frames = Engine(script, send).frames(sizes)
                 frames = frames[: data.draw(st.integers(0, len(frames)), label="lives")]
-                event = Frame(frames.pop(0)) if frames else DEATH
+                event = Frames(come(frames)) if frames else DEATH
             case Pick():
                 event = Picked(EngineFacts("e", chat_ids=True, model_length=200))
             case Wait():
                 event = Woke()
             case _:
-                event = Frame(frames.pop(0)) if frames else DEATH
+                event = Frames(come(frames)) if frames else DEATH
     _compare(sent, request.want_token_ids, text, ids, finish)
 
 
@@ -165,7 +173,7 @@ def _first(endpoint: Endpoint, script: list[bytes], flow: Flow) -> Answered:
 
 
 def _compare(sent: list[Command], ids_shown: bool, text: str, ids: list[int], finish: str) -> None:
-    chunks: list[Json] = [chunk for command in sent if isinstance(command, SendChunks) for chunk in command.chunks]
+    chunks: list[Json] = [chunk for command in sent if isinstance(command, SendChunks) for chunk in read(command.chunks)]
     choices: list[Any] = [choice for chunk in chunks for choice in chunk["choices"]]
     got = "".join((choice["delta"].get("content") or "") if "delta" in choice else choice["text"] for choice in choices)
     tokens = [token for choice in choices for token in choice.get("token_ids") or []]

@@ -35,6 +35,7 @@ ROUTER = [
     (f"{ENGINE} --prefill http://p:1 --decode http://d:1", ["engine is http://e:1", "prefill http://p:1"]),
     ("--prefill http://p:1", ["prefill is http://p:1", "decode empty"]),
     (f"{ENGINE} --pd-first-token", ["pd_first_token is true", "engine http://e:1"]),
+    (f"{ENGINE} --max-body 2GiB", [f"max_body is {2 << 30}", f"max_bodies {1 << 30}"]),
     (f"{ENGINE} --tls-key k", ["tls_cert is ''", "tls_key 'k'"]),
     (f"{ENGINE} --metaserver tcp://h:1", ["metaserver is 'tcp://h:1'", "metaserver_events ''"]),
     (f"{ENGINE} --port 80 --health-port 80", ["port is tcp://127.0.0.1:80", "health_port 80"]),

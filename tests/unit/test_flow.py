@@ -23,7 +23,7 @@ from pegaflow.services.router.steps import (
     Failed,
     FailureKind,
     Finish,
-    Frame,
+    Frames,
     Gone,
     Learnt,
     NoEngine,
@@ -43,6 +43,7 @@ from pegaflow.services.router.steps import (
     Wait,
     Woke,
 )
+from streamed import frame, read
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 P, D = EngineFacts("p", model_length=100), EngineFacts("d", model_length=100)
@@ -76,8 +77,8 @@ def prefilled(endpoint: Endpoint = COMPLETIONS, **choice: Any) -> Answered:
     return Answered(200, json.dumps(payload | {"choices": [choice]}).encode())
 
 
-def chunk(text: str = "", finish: str | None = None, **more: Any) -> Frame:
-    return Frame(json.dumps({"id": "d", "choices": [{"index": 0, "text": text, "finish_reason": finish, **more}]}))
+def chunk(text: str = "", finish: str | None = None, **more: Any) -> Frames:
+    return frame(json.dumps({"id": "d", "choices": [{"index": 0, "text": text, "finish_reason": finish, **more}]}))
 
 
 def decided(machine: Flow, answer: Answered | None = None, engine: EngineFacts = D) -> Send:
@@ -94,7 +95,7 @@ def outcome(commands: Sequence[Command]) -> tuple[Outcome, str]:
     return finish.outcome, finish.code
 
 
-DONE = Frame("[DONE]")
+DONE = frame("[DONE]")
 
 
 def test_a_streamed_splice_from_begin_to_done() -> None:
@@ -115,8 +116,8 @@ def test_a_streamed_splice_from_begin_to_done() -> None:
     start, first = run(machine, chunk("llo"))
     assert start == StartStream(Plan.SPLICE)
     assert isinstance(first, SendChunks)
-    assert [one["choices"][0]["text"] for one in first.chunks] == ["He", "llo"]
-    assert {one["id"] for one in first.chunks} == {"x"}
+    assert [one["choices"][0]["text"] for one in read(first.chunks)] == ["He", "llo"]
+    assert {one["id"] for one in read(first.chunks)} == {"x"}
     (last,) = run(machine, chunk("!", "stop"))
     assert isinstance(last, SendChunks)
     assert run(machine, DONE) == [Cancel(), Release("d", Verdict.GOOD), SendDone(), Finish(Plan.SPLICE, Outcome.OK, "200")]
@@ -127,12 +128,12 @@ def test_the_first_byte_waits_for_the_first_token() -> None:
     machine = flow(CHAT, stream=True)
     decided(machine)
     role = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
-    assert run(machine, Frame(json.dumps(role))) == []
+    assert run(machine, frame(json.dumps(role))) == []
     token = {"choices": [{"index": 0, "delta": {"content": "llo"}, "finish_reason": None}]}
-    start, chunks = run(machine, Frame(json.dumps(token)))
+    start, chunks = run(machine, frame(json.dumps(token)))
     assert isinstance(start, StartStream)
     assert isinstance(chunks, SendChunks)
-    assert [one["choices"][0]["delta"] for one in chunks.chunks] == [
+    assert [one["choices"][0]["delta"] for one in read(chunks.chunks)] == [
         {"role": "assistant", "content": ""},
         {"content": "He"},
         {"content": "llo"},
@@ -255,14 +256,14 @@ def test_ids_on_chat_are_verified_and_the_other_way_is_taken_at_once() -> None:
     machine = flow(CHAT, settings, stream=True)
     assert decided(machine).body["return_token_ids"] is True
     role: Json = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
-    cancel, learnt, send = run(machine, Frame(json.dumps(role | {"prompt_token_ids": [9, 9]})))
+    cancel, learnt, send = run(machine, frame(json.dumps(role | {"prompt_token_ids": [9, 9]})))
     assert (cancel, learnt) == (Cancel(), Learnt("d", False))
     assert isinstance(send, Send)
     assert send.endpoint is COMPLETIONS
     # Seen to be taken: remembered, and not shown to the client.
     machine = flow(CHAT, settings, stream=True)
     decided(machine)
-    assert run(machine, Frame(json.dumps(role | {"prompt_token_ids": [1, 2, 3, 7]}))) == [Learnt("d", True)]
+    assert run(machine, frame(json.dumps(role | {"prompt_token_ids": [1, 2, 3, 7]}))) == [Learnt("d", True)]
 
 
 def test_a_stop_string_across_the_seam_ends_the_answer() -> None:
@@ -273,7 +274,7 @@ def test_a_stop_string_across_the_seam_ends_the_answer() -> None:
     cancel, release, usage, done, _ = commands[-5:]
     assert (cancel, release, done) == (Cancel(), Release("d", Verdict.GOOD), SendDone())
     assert isinstance(usage, SendChunks)
-    assert usage.chunks[0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    assert read(usage.chunks)[0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
     assert outcome(commands) == (Outcome.OK, "200")
 
 
@@ -333,7 +334,7 @@ def test_d_fails_for_good(kind: FailureKind, status: int, code: str) -> None:
 def test_d_failing_before_a_byte_repeats_the_whole_flow() -> None:
     machine = flow(stream=True)
     decided(machine)
-    commands = run(machine, Frame('{"error": {"message": "x"}}'))
+    commands = run(machine, frame('{"error": {"message": "x"}}'))
     assert commands == [Cancel(), Release("d", Verdict.BAD), Wait(0.1)]
     assert run(machine, Woke()) == [Pick(Role.PREFILL, frozenset({"d"}))]
     assert run(machine, Picked(P), prefilled()) == [Release("p", Verdict.GOOD), Pick(Role.DECODE, frozenset({"d"}))]
@@ -342,13 +343,13 @@ def test_d_failing_before_a_byte_repeats_the_whole_flow() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Frame('{"error": {"message": "x"}}'),
-        Frame('{"object": "error", "message": "x"}'),
+        frame('{"error": {"message": "x"}}'),
+        frame('{"object": "error", "message": "x"}'),
         chunk("", "abort"),
-        Frame("[DONE]"),
-        Frame("nonsense"),
-        Frame("[]"),
-        Frame('{"choices": [5]}'),
+        frame("[DONE]"),
+        frame("nonsense"),
+        frame("[]"),
+        frame('{"choices": [5]}'),
         Ended(),
         Failed(FailureKind.TIMEOUT, "idle"),
     ],
