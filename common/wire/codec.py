@@ -3,6 +3,8 @@
 A message is a frozen dataclass registered under its kind. Its body is one msgpack array with the fields in declared order.
 A receiver ignores trailing fields it does not know and fills trailing fields it misses from their defaults, so that fields can be
 added at the end without a new protocol number. Everything else that does not fit is a `WireError`, never an exception of msgpack.
+
+What a body may make us allocate is bounded, not only how long it is: a byte of msgpack can be an empty list, here 56 bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,12 @@ from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.key_column import KeyColumn
 
 MAX_BODY_BYTES = 64 << 20
+MAX_TEXTS = 1 << 16
+"""Of one list. The longest is a step's requests, or a cluster's nodes."""
+MAX_LISTS = 64
+"""Lists and maps of one body, nested ones included: the row and its columns of texts, and what a later version may add."""
+_MAX_MAP = 1 << 10
+_SMALL_BYTES = 64 << 10
 _U64 = 1 << 64
 
 Keys = Annotated[Sequence[bytes], "keys"]
@@ -162,6 +170,10 @@ def kinds() -> list[str]:
     return sorted(_PLANS)
 
 
+def is_known(kind: str) -> bool:
+    return kind in _PLANS
+
+
 def message_class(kind: str) -> type:
     """The class registered for a kind. Raises `KeyError`."""
     return _PLANS[kind].cls
@@ -209,12 +221,38 @@ def _named(kind: str, plan: _Plan, row: list[Any]) -> WireError:
     raise AssertionError("every field decodes")
 
 
+class _Budget:
+    """Counts the lists and maps of one body as msgpack makes them, innermost first."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = MAX_LISTS
+
+    def __call__(self, made: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise WireError(ErrorCode.TOO_LARGE, f"more than {MAX_LISTS} lists and maps in one body")
+        return made
+
+
 def unpack_row(data: bytes) -> list[Any]:
     """One msgpack array. Raises `WireError` on anything else."""
     if len(data) > MAX_BODY_BYTES:
         raise WireError(ErrorCode.TOO_LARGE, f"{len(data)} bytes, at most {MAX_BODY_BYTES}")
+    # PERF: the whole of a small body costs a few megabytes at worst, so that its lists need not be counted.
+    hook = _Budget() if len(data) > _SMALL_BYTES else None
     try:
-        row = msgpack.unpackb(data, raw=False, use_list=True, strict_map_key=True)
+        row = msgpack.unpackb(
+            data,
+            raw=False,
+            use_list=True,
+            strict_map_key=True,
+            max_array_len=min(MAX_TEXTS, len(data)),
+            max_map_len=min(_MAX_MAP, len(data)),
+            list_hook=hook,
+            object_hook=hook,
+        )
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise WireError(ErrorCode.BAD_MESSAGE, f"not msgpack: {type(error).__name__}") from None
     if type(row) is not list:

@@ -22,6 +22,9 @@ if sys.byteorder != "little":
 
 MAX_KEY_BYTES = 64
 """What the slot table and the disk's log have room for."""
+MAX_KEYS = 1 << 18
+"""Of one column: four million tokens at 16 a page. Each key is an object of its own: short ones take ten times as much
+memory as on the wire."""
 _KEYS_AT_ONCE = 32
 
 
@@ -36,10 +39,12 @@ def u64s(values: Iterable[int] = ()) -> array[int]:
 
 
 def pack_keys(keys: Sequence[bytes]) -> bytes:
-    """Packs keys of one width. Raises `bad_message` when they are not."""
+    """Packs keys of one width. Raises `bad_message` when they are not, `too_large` when there are too many."""
     if not keys:
         return b"\0"
     width = len(keys[0])
+    if len(keys) > MAX_KEYS:
+        raise WireError(ErrorCode.TOO_LARGE, f"{len(keys)} keys in one column, at most {MAX_KEYS}")
     if not 0 < width <= MAX_KEY_BYTES:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key of {width} bytes, expected 1 to {MAX_KEY_BYTES}")
     if list(map(len, keys)).count(width) != len(keys):
@@ -48,7 +53,9 @@ def pack_keys(keys: Sequence[bytes]) -> bytes:
 
 
 def key_width(data: bytes) -> int:
-    """The width of a column's keys, 0 of an empty one. Raises `bad_message` if this is not the shape of a column."""
+    """The width of a column's keys, 0 of an empty one. Raises `bad_message` if this is not the shape of a column, `too_large`
+    beyond MAX_KEYS.
+    """
     if not data:
         raise WireError(ErrorCode.BAD_MESSAGE, "key column without its header")
     width = data[0]
@@ -56,11 +63,13 @@ def key_width(data: bytes) -> int:
         return 0
     if not 0 < width <= MAX_KEY_BYTES or (len(data) - 1) % width:
         raise WireError(ErrorCode.BAD_MESSAGE, f"key column of {len(data)} bytes does not fit width {width}")
+    if (len(data) - 1) // width > MAX_KEYS:
+        raise WireError(ErrorCode.TOO_LARGE, f"{(len(data) - 1) // width} keys in one column, at most {MAX_KEYS}")
     return width
 
 
 def unpack_keys(data: bytes) -> list[bytes]:
-    """The inverse of `pack_keys`. Raises `bad_message` on any other shape."""
+    """The inverse of `pack_keys`. Raises `bad_message` on any other shape, `too_large` beyond MAX_KEYS."""
     width = key_width(data)
     if not width:
         return []

@@ -22,6 +22,8 @@ from pegaflow.common.wire.version import PROTOCOL
 
 _MAX_KIND = 32
 _MAX_STAMPS = 256
+_MAX_HEADER_BYTES = 1024
+_MAX_FRAMES = 64
 
 
 class RequestHeader(NamedTuple):
@@ -91,6 +93,8 @@ def open_envelope(frames: Sequence[bytes], header: type[Any]) -> Envelope:
     """Checks the frames up to the header. Raises `WireError`: `bad_envelope` or `protocol_mismatch`."""
     if len(frames) < 4:
         raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(frames)} frames, at least 4 expected")
+    if len(frames) > _MAX_FRAMES or len(frames[2]) > _MAX_HEADER_BYTES:
+        raise WireError(ErrorCode.BAD_ENVELOPE, f"{len(frames)} frames and a header of {len(frames[2])} bytes")
     kind = _kind(frames[1])
     shape = _SHAPES[header]
     try:

@@ -28,6 +28,7 @@ class ErrorCode(StrEnum):
     # who and when
     NOT_ATTACHED = "not_attached"
     BAD_TOKEN = "bad_token"
+    FORBIDDEN = "forbidden"
     WRONG_EPOCH = "wrong_epoch"
     DEADLINE = "deadline"
     UNREACHABLE = "unreachable"
@@ -48,6 +49,8 @@ class ErrorCode(StrEnum):
     # processes
     BAD_CONFIG = "bad_config"
     BAD_ENDPOINT = "bad_endpoint"
+    PLAINTEXT_NETWORK = "plaintext_network"
+    UNSAFE_PATH = "unsafe_path"
     PORT_IN_USE = "port_in_use"
     POOL_BUSY = "pool_busy"
     POOL_TOO_LARGE = "pool_too_large"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from array import array
-from typing import Any, get_type_hints
+from typing import Any
 
-import msgpack
 import pytest
+from fuzzing import ROWS, messages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pegaflow.common.wire.codec import decode_body, encode_body
@@ -16,33 +14,6 @@ from pegaflow.common.wire.envelope import encode, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.messages.operate import Ping
 from wire_samples import HEADERS, MESSAGES
-
-U32, U64, I64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
-SMALL = st.integers(0, 4) | U64  # small ones often, so that columns fit counts
-
-
-def column(tag: str, n: int) -> st.SearchStrategy[Any]:
-    """A field's values; the columns of one message have `n` rows, so that most messages pass their own check."""
-    strategies: dict[str, st.SearchStrategy[Any]] = {
-        "keys": st.lists(st.binary(min_size=20, max_size=20), min_size=n, max_size=n),
-        "u32": st.lists(st.integers(0, max(0, n - 1)) | U32, min_size=n, max_size=n).map(lambda values: array("I", values)),
-        "u64": st.lists(U64, min_size=n, max_size=n).map(lambda values: array("Q", values)),
-        "strs": st.lists(st.text(max_size=5), min_size=n, max_size=n),
-        "int": st.just(1) | SMALL,
-        "signed": st.just(-1) | I64,
-        "str": st.sampled_from(["scheduler", "rank"]) | st.text(max_size=9),
-        "bytes": st.sampled_from([n, 8 * n, 16 * n, 16]).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
-        "bool": st.booleans(),
-    }
-    return strategies[tag]
-
-
-@st.composite
-def messages(draw: st.DrawFn, cls: type[Any]) -> Any:
-    hints = get_type_hints(cls, include_extras=True)
-    n = draw(st.integers(0, 3))
-    names = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{name: draw(column(hints[name].__metadata__[0], n)) for name in names})
 
 
 @pytest.mark.parametrize("cls", [type(message) for message in MESSAGES], ids=lambda cls: cls.KIND)
@@ -60,12 +31,6 @@ def test_what_is_encoded_comes_back_or_is_refused_by_its_own_check(cls: type[Any
 
 
 KINDS = st.sampled_from([message.KIND for message in MESSAGES]) | st.text(max_size=10)
-VALUES = st.recursive(
-    st.none() | st.booleans() | U64 | I64 | st.floats() | st.text(max_size=5) | st.binary(max_size=40),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=6,
-)
-ROWS = st.lists(VALUES, max_size=20).map(lambda row: bytes(msgpack.packb(row, use_bin_type=True)))
 
 
 @settings(max_examples=200, deadline=None)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from array import array
 from typing import Any
 
 import msgpack
 import pytest
-from pegaflow.common.wire import codec
+from pegaflow.common.wire import codec, columns
 from pegaflow.common.wire.codec import decode_body, encode_body
 from pegaflow.common.wire.columns import MAX_KEY_BYTES, pack_keys, unpack_array, unpack_keys
 from pegaflow.common.wire.envelope import Envelope, EventHeader, RequestHeader, encode, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, WireError
 from pegaflow.common.wire.messages.attach import Alive
-from pegaflow.common.wire.messages.catalogue import Hello, Locate, Located
+from pegaflow.common.wire.messages.catalogue import Hello, Locate, Located, NodeDown
 from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.common.wire.messages.operate import Ping
 from wire_samples import MESSAGES
@@ -105,6 +106,49 @@ def test_a_body_above_the_limit_is_not_looked_at(monkeypatch: pytest.MonkeyPatch
     assert decode_body("log_level", body("x" * 96)).level == "x" * 96
 
 
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\x90"
+
+
+@pytest.mark.parametrize("depth", [2, 511, 1000, 5000, 200_000])
+def test_a_deeply_nested_body_is_an_error_and_no_overflow(depth: int) -> None:
+    """At any depth, also where the interpreter's or msgpack's own stack would end."""
+    for kind in ("hello", "release", "intent"):
+        assert code(kind, nested(depth)) in (ErrorCode.BAD_MESSAGE, ErrorCode.TOO_LARGE)
+
+
+@pytest.mark.parametrize("small", [b"\x90", b"\x80", b"\xa0", b"\xc4\0", b"\xc0"], ids=["list", "map", "text", "bytes", "nil"])
+def test_a_body_cannot_make_us_allocate_many_times_its_size(small: bytes) -> None:
+    """The cheapest values on the wire are dear in memory: sixty bytes for one."""
+    flat = b"\xdd" + (4 << 20).to_bytes(4, "big") + small * (4 << 20)
+    some = b"\xdc" + (60_000).to_bytes(2, "big") + small * 60_000
+    folded = b"\xdc" + (60).to_bytes(2, "big") + some * 60
+    tracemalloc.start()
+    try:
+        for data in (flat, folded):
+            assert code("node_list", data) in (ErrorCode.BAD_MESSAGE, ErrorCode.TOO_LARGE)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20, f"{peak >> 20} MiB"
+
+
+def test_more_keys_than_a_prompt_can_have_are_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_KEYS", 100)
+    many = [n.to_bytes(2, "big") for n in range(101)]
+    whole = pack_keys(many[:100])
+    assert unpack_keys(whole) == many[:100]
+    for refused in (lambda: pack_keys(many), lambda: unpack_keys(whole + many[100])):
+        with pytest.raises(WireError) as caught:
+            refused()
+        assert caught.value.code == ErrorCode.TOO_LARGE
+
+
+def test_a_text_in_every_place_of_the_longest_list_is_no_more_than_it_says() -> None:
+    message = NodeDown("n", 1, "x" * (1 << 20))
+    assert decode_body("node_down", encode_body(message)) == message
+
+
 def test_columns_that_do_not_fit_each_other() -> None:
     located = Located(b"\2", 1, array("I", [0]), ["a"], array("Q", [1]), ["r"])
     for wrong in (
@@ -153,7 +197,16 @@ def test_envelopes_that_do_not_open() -> None:
     for stamp in (b"", b"\1", b"\1" + b"k" * 33, b"\1\xff"):
         assert envelope_code([b"", stamp, *good[2:]]) == ErrorCode.BAD_ENVELOPE
     assert envelope_code([b"", b"\2ping", *good[2:]]) == ErrorCode.PROTOCOL_MISMATCH
-    for header in (b"", b"\x93\1\2", body(1, 2), body(1, 2, -1), body(1, 2, "3"), body(1, 2, True), body(1, 2, None)):
+    for header in (
+        b"",
+        b"\x93\1\2\xdb\0\0\4\0" + b"x" * 1024,
+        b"\x93\1\2",
+        body(1, 2),
+        body(1, 2, -1),
+        body(1, 2, "3"),
+        body(1, 2, True),
+        body(1, 2, None),
+    ):
         assert envelope_code([*good[:2], header, good[3]]) == ErrorCode.BAD_ENVELOPE
     assert envelope_code(good, EventHeader) == ErrorCode.BAD_ENVELOPE
 
