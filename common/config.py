@@ -13,8 +13,8 @@ A service writes its options as a frozen dataclass and calls :func:`load`:
 Each field becomes the flag ``--pool-size``, the key ``pool_size`` in the table ``[tier]`` and the variable
 ``PEGAFLOW_TIER_POOL_SIZE`` (comma-separated where the flag may be repeated). A layer that names a field
 replaces what lower layers said, lists included. Unknown keys, flags and variables with the service's prefix
-are errors, with the nearest known name. A ``__post_init__`` that raises ValueError checks fields against
-each other.
+are errors, with the nearest known name. A ``__post_init__`` that raises ValueError, or LocalError for a code of its own, checks
+fields against each other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ T = TypeVar("T")
 class ConfigError(Exception):
     """What the operator wrote cannot be used; the text says where and what would be right."""
 
-    code: Final = "bad_config"
+    code = "bad_config"
+
+    def __init__(self, text: str, code: str = code) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,6 +180,8 @@ def _resolve(
         sources[name] = source
     try:
         return Loaded(value=cls(**values), sources=sources), asked
+    except LocalError as error:
+        raise ConfigError(error.text, error.code) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

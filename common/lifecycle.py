@@ -22,6 +22,7 @@ from pegaflow.common import faults, logs, metrics
 from pegaflow.common.health import HealthServer
 from pegaflow.common.loop_watch import LoopWatch
 from pegaflow.common.version import package_version
+from pegaflow.common.wire.errors import ErrorCode
 from prometheus_client import Gauge
 
 __all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
@@ -29,6 +30,9 @@ __all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "
 EX_OK: Final = 0
 EX_SOFTWARE: Final = 70
 EX_TEMPFAIL: Final = 75
+EX_CONFIG: Final = 78
+_OF_THE_CONFIGURATION: Final = {ErrorCode.BAD_CONFIG, ErrorCode.PLAINTEXT_NETWORK, ErrorCode.UNSAFE_PATH}
+"""Codes of a start that fails in the same way until somebody has changed something."""
 
 log = logs.get(__name__)
 
@@ -176,7 +180,7 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
             runner.run(main(loop))
         except StartError as error:
             log.error("cannot_start", code=error.code, text=error.text)
-            return EX_TEMPFAIL
+            return EX_CONFIG if error.code in _OF_THE_CONFIGURATION else EX_TEMPFAIL
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 log.error("cannot_start", code="address_in_use", text=str(error))

@@ -18,6 +18,7 @@ import stat
 import struct
 from pathlib import Path
 
+from pegaflow.common.private import private_directory
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 
 NAME_HEX = 32
@@ -59,11 +60,13 @@ class ProcessLock:
 
     @classmethod
     def acquire(cls, directory: Path) -> ProcessLock:
-        """Makes and locks `<directory>/<32 hex>`. The directory is created 0700 if it is missing.
+        """Makes and locks `<directory>/<32 hex>`. The directory, and the runtime directory that it is in, are created 0700.
 
         The file gets its name when it is locked: one with such a name that nobody has locked belongs to a dead process.
+        Raises `unsafe_path` where others could reach into them: a tier of somebody else's may be listening there.
         """
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(directory.parent)
+        private_directory(directory)
         name, nonce = os.urandom(NAME_HEX // 2).hex(), os.urandom(NONCE_BYTES)
         unnamed = directory / f"{UNLOCKED}{name}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

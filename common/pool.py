@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pegaflow.common.locks import try_lock
+from pegaflow.common.private import open_own, private_directory
 from pegaflow.common.slot_table import GRANULE, Identity, Row, SlotEntry, SlotState, SlotTable, directory_bytes, table_bytes
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 
@@ -142,12 +143,13 @@ class Pool:
         """Locks the directory and takes its pool over, or makes a new, unbacked one of `identity.pool_bytes`.
 
         Files that do not fit lose their names; processes that still map them keep the memory, which is never handed out anew.
-        Raises `pool_busy` if another tier holds the directory, `pool_too_large` if memory or file system cannot back it.
+        Raises `pool_busy` if another tier holds the directory, `pool_too_large` if memory or file system cannot back it,
+        `unsafe_path` if other users could reach into it.
         """
         if identity.pool_bytes <= 0 or identity.pool_bytes % GRANULE:
             raise LocalError(ErrorCode.BAD_CONFIG, f"pool size {identity.pool_bytes} is not a multiple of {GRANULE}")
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock_fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        private_directory(directory)
+        lock_fd = open_own(directory / "lock", os.O_RDWR | os.O_CREAT)
         if not try_lock(lock_fd):
             os.close(lock_fd)
             raise LocalError(ErrorCode.POOL_BUSY, f"another tier uses the pool directory {directory}")
@@ -170,7 +172,8 @@ class Pool:
                 refused[table_path.name] = reason or "second_pool"
         for old in [*directory.glob("pool-*"), *directory.glob("table-*")]:
             if found is None or old not in found:
-                old.unlink(missing_ok=True)
+                with suppress(IsADirectoryError, PermissionError):  # a directory: not ours, and in nobody's way
+                    old.unlink(missing_ok=True)
         if found is not None:
             pool = cls(directory, lock_fd, *found, identity, refused)
             pool._check_room()

@@ -18,6 +18,7 @@ from pegaflow.connector.cores import unbound
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import Engine
 from pegaflow.connector.fingerprint import base_factors, none_hash_value, with_layouts
+from pegaflow.connector.keys import refuse_strangers
 from pegaflow.connector.options import Options
 from pegaflow.connector.refusals import refuse_unsupported
 from pegaflow.connector.request_keys import TailHash
@@ -33,6 +34,7 @@ class Assembly:
     def __init__(self, options: Options, engine: Engine, counters: Counters, log: logging.Logger) -> None:
         self._options, self._engine, self._counters, self._log = options, engine, counters, log
         refuse_unsupported(options, engine)
+        refuse_strangers(options)
         self._none_hash = none_hash_value(engine.hash_algorithm)
         self._factors = base_factors(engine, self._none_hash)
         self._tier = TierOptions(
@@ -41,6 +43,7 @@ class Assembly:
             options.mode.value,
             options.request_timeout_ms / 1000,
             options.wait_ms / 1000,
+            options.curve_key_file,
         )
 
     def scheduler_half(self) -> SchedulerHalf:

@@ -23,6 +23,7 @@ from pegaflow.common.wire.envelope import EventHeader
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attached, Detach, SessionBeat
 from pegaflow.connector.attacher import RETRY_S, Attacher
+from pegaflow.connector.keys import engine_keyring
 from pegaflow.connector.link_front import LinkFront, Phase
 from pegaflow.connector.session import AttachRefused, SessionId
 from pegaflow.connector.silence import Silence
@@ -46,7 +47,7 @@ class Link(LinkFront):
 
     async def _live(self) -> None:
         self._stop = self._loop.create_future()
-        self._factory = SocketFactory()
+        self._factory = SocketFactory(engine_keyring(self._options.curve_key_file))
         self._rpc = RpcClient(self._factory, self._loop, self._options.endpoint)
         self._attacher = Attacher(
             self._loop,

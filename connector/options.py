@@ -57,6 +57,7 @@ class Options:
     wait_ms: int = 5000
     request_timeout_ms: int = 2000
     on_reset: OnReset = OnReset.ISOLATE
+    curve_key_file: Path | None = None
 
     @property
     def saves(self) -> bool:
@@ -92,6 +93,7 @@ def parse_options(extra: Mapping[str, Any], environ: Mapping[str, str] | None = 
         "decode": lambda name, value: _choice(Decode, name, value),
         "wait_ms": _milliseconds,
         "request_timeout_ms": _milliseconds,
+        "curve_key_file": _path,
         "on_reset": lambda name, value: _choice(OnReset, name, value),
     }
     values = {name: parsers[name](PREFIX + name, value) for name, value in given.items()}

@@ -17,13 +17,14 @@ from typing import NamedTuple, Protocol
 
 
 class TierOptions(NamedTuple):
-    """Where the tier is and how long to wait for it. Times in seconds."""
+    """Where the tier is and how long to wait for it. Times in seconds. `curve_key_file` None: no CURVE, as over ipc."""
 
     endpoint: str
     runtime_dir: Path
     mode: str
     request_timeout_s: float
     wait_s: float
+    curve_key_file: Path | None = None
 
 
 class Member(NamedTuple):

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import zmq
-from pegaflow.common.bus.sockets import SocketFactory
+
+if TYPE_CHECKING:
+    from pegaflow.common.bus.sockets import SocketFactory
 
 BATCH = 256
 
@@ -31,6 +34,7 @@ class Port:
         self._sock, self._loop, self._on_frames = sock, loop, on_frames
         self._fd = int(sock.getsockopt(zmq.FD))
         self._recv, self._get, self._send = sock.recv, sock.get, super(zmq.Socket, sock).send
+        self._first: Callable[[int], bytes] = sock.recv
         self._scheduled = False
         self._draining = False
         self._closed = False
@@ -48,7 +52,7 @@ class Port:
         self._drain()
 
     def _drain(self) -> None:
-        recv, get = self._recv, self._get
+        first, recv, get = self._first, self._recv, self._get
         self._draining = True
         try:
             for taken in range(BATCH):
@@ -58,7 +62,7 @@ class Port:
                 if taken == 1 and not self._has_input():
                     return
                 try:
-                    frames = [recv(_NOBLOCK)]
+                    frames = [first(_NOBLOCK)]
                 except zmq.Again:
                     return
                 while get(_RCVMORE):
@@ -115,3 +119,23 @@ class Port:
             self._closed = True
             self._loop.remove_reader(self._fd)
             self._sock.close(linger=0)
+
+
+class KeyedPort(Port):
+    """A port on which peers may come in with keys. `sender`: the key, in hex, under which the message being handled came; empty
+    where its connection has none (ipc). libzmq says so of each message; nothing in the message itself can."""
+
+    def __init__(
+        self, sock: zmq.Socket[bytes], loop: asyncio.AbstractEventLoop, on_frames: Callable[[list[bytes]], None]
+    ) -> None:
+        super().__init__(sock, loop, on_frames)
+        self.sender = ""
+        self._first = self._first_with_key
+
+    def _first_with_key(self, flags: int) -> bytes:
+        frame = self._sock.recv(flags, copy=False)
+        try:
+            self.sender = str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            self.sender = ""
+        return frame.bytes

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pegaflow.common.bus.port import Port
+from pegaflow.common import logs
+from pegaflow.common.bus.endpoint import parse_endpoint, without_key
+from pegaflow.common.bus.port import KeyedPort, Port
+from pegaflow.common.bus.roles import Identity, false_claim, may_ask
 from pegaflow.common.bus.sockets import MAX_MESSAGE_BYTES, SocketFactory
-from pegaflow.common.wire.codec import Message
+from pegaflow.common.wire.codec import Message, is_known
 from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError, WireError
 from pegaflow.common.wire.messages.operate import Error
 
 _MAX_BUDGET_MS = 3_600_000
+
+log = logs.get(__name__)
 
 
 def too_large(frames: list[bytes]) -> bool:
@@ -56,7 +61,10 @@ class Request:
 
 
 class RpcServer:
-    """A ROUTER. `handle` gets each request that decodes; everything else is answered or counted here."""
+    """A ROUTER. `handle` gets each request that decodes and that its sender may send; the rest is answered or counted here.
+
+    `forbidden`: requests of a sender whose key does not allow them, or does not bear out what they say of him.
+    """
 
     def __init__(
         self,
@@ -69,9 +77,10 @@ class RpcServer:
     ) -> None:
         self.epoch = epoch
         self._factory, self._handle, self._clock = factory, handle, clock
-        self.malformed = 0
+        self.malformed = self.forbidden = 0
         sock, self.endpoint = factory.router(endpoint)
-        self.port = Port(sock, loop, self._on_frames)
+        # PERF: only where keys are in use is each message asked under which it came.
+        self.port = (KeyedPort if factory.ring is not None else Port)(sock, loop, self._on_frames)
 
     def bind(self, endpoint: str) -> str:
         """Listens on one more endpoint; returns it with its real port."""
@@ -89,11 +98,19 @@ class RpcServer:
         header: RequestHeader = envelope.header
         budget_s = min(header.budget_ms, _MAX_BUDGET_MS) / 1e3
         request = Request(self, route, header.correlation, self._clock() + budget_s, None)
+        sender: Identity | None = None
+        if isinstance(self.port, KeyedPort) and self.port.sender:
+            sender = self._allowed(self.port.sender, envelope.kind, request)
+            if sender is None:
+                return
         try:
             request.message = envelope.message()
         except WireError as error:
             self.malformed += error.code != ErrorCode.UNSUPPORTED
             request.fail(error.code, error.text)
+            return
+        if sender is not None and (wrong := false_claim(sender, request.message)):
+            self._forbid(request, envelope.kind, sender.key, wrong)
             return
         if header.epoch not in (0, self.epoch):
             request.fail(ErrorCode.WRONG_EPOCH, f"meant for epoch {header.epoch:016x}, this is {self.epoch:016x}")
@@ -104,6 +121,25 @@ class RpcServer:
             if not request.answered:
                 request.fail(ErrorCode.INTERNAL, f"{type(error).__name__} while handling {request.message.KIND}")
             raise
+
+    def _allowed(self, key: str, kind: str, request: Request) -> Identity | None:
+        """Who sent it; None: he may not, and was told so."""
+        ring = self._factory.ring
+        assert ring is not None
+        who = ring.identity(key)  # asked anew for each message: a key that is struck off may ask nothing more
+        if who is None:
+            self._forbid(request, kind, key, "this key is not listed any more")
+        elif is_known(kind) and not may_ask(ring.service, who.role, kind):
+            self._forbid(request, kind, key, f"a {who.role} may not send {kind} to a {ring.service}")
+        else:
+            return who
+        return None
+
+    def _forbid(self, request: Request, kind: str, key: str, why: str) -> None:
+        self.forbidden += 1
+        if self.forbidden & (self.forbidden - 1) == 0:  # each doubling: who asks again and again does not fill the log
+            log.warning("forbidden", request=kind[:64], key=key, text=why, count=self.forbidden)
+        request.fail(ErrorCode.FORBIDDEN, why)
 
     def close(self) -> None:
         self.port.close()
@@ -129,6 +165,9 @@ class RpcClient:
 
     def __init__(self, factory: SocketFactory, loop: asyncio.AbstractEventLoop, endpoint: str) -> None:
         self._factory, self._loop, self.endpoint = factory, loop, endpoint
+        self._place = without_key(endpoint)
+        # Nothing tells a refused handshake from a dead peer on this side, and a person wonders.
+        self._doubt = " (does it list our key, and is the key behind # its own?)" if parse_endpoint(endpoint).key else ""
         self._pending: dict[int, _Pending] = {}
         self._correlations = itertools.count(1)
         self._heard_at = 0.0
@@ -154,9 +193,7 @@ class RpcClient:
         if too_large(frames):
             self._loop.call_soon(self._end, correlation, LocalError(ErrorCode.TOO_LARGE, f"{message.KIND} is too large to send"))
         elif not self._port.send(frames):
-            self._loop.call_soon(
-                self._end, correlation, RemoteError(ErrorCode.UNREACHABLE, f"{self.endpoint}: send queue is full")
-            )
+            self._loop.call_soon(self._end, correlation, RemoteError(ErrorCode.UNREACHABLE, f"{self._place}: send queue is full"))
 
     async def request(self, message: Message, budget_s: float, epoch: int = 0) -> Any:
         """Sends and waits. Raises `RemoteError`."""
@@ -202,9 +239,9 @@ class RpcClient:
             dropped = [other for other in self._pending if other != correlation]
         else:
             dropped = []
-        self._end(correlation, RemoteError(ErrorCode.DEADLINE, f"no answer from {self.endpoint} in time"))
+        self._end(correlation, RemoteError(ErrorCode.DEADLINE, f"no answer from {self._place} in time{self._doubt}"))
         for other in dropped:
-            self._end(other, RemoteError(ErrorCode.UNREACHABLE, f"{self.endpoint} is silent"))
+            self._end(other, RemoteError(ErrorCode.UNREACHABLE, f"{self._place} is silent"))
 
     def _end(self, correlation: int, reply: Any) -> None:
         pending = self._pending.pop(correlation, None)
@@ -215,5 +252,5 @@ class RpcClient:
     def close(self) -> None:
         """Ends every pending request with `unreachable`."""
         for correlation in list(self._pending):
-            self._end(correlation, RemoteError(ErrorCode.UNREACHABLE, f"{self.endpoint}: closed"))
+            self._end(correlation, RemoteError(ErrorCode.UNREACHABLE, f"{self._place}: closed"))
         self._port.close()

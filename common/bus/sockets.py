@@ -3,14 +3,25 @@
 Why each option: LINGER 0, because the default (−1) hangs `term()`; bounded queues, because unbounded ones hide a stopped peer
 until memory ends; heartbeats on, because a cut cable is otherwise noticed by nobody; reconnect at most every 250 ms;
 ROUTER_MANDATORY, because a ROUTER otherwise drops silently; MAXMSGSIZE, because a peer's length field must not choose our memory.
+
+With a keyring every TCP socket speaks CURVE: nobody without a listed key gets as far as a message, and what is bound is told with
+this process's public key behind it. ipc stays as it is: there the file system says who may come in. Without keys TCP is bound
+on loopback only, unless somebody has said `plaintext_network`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
+from pegaflow.common.bus import auth
+from pegaflow.common.bus.endpoint import is_of_this_machine, parse_endpoint
+from pegaflow.common.bus.keyring import Keyring, check_connects, to_z85
+from pegaflow.common.private import private_directory
 from pegaflow.common.wire.codec import MAX_BODY_BYTES
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 
@@ -21,23 +32,21 @@ HEARTBEAT_TIMEOUT_MS = 4_000
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 250
 HANDSHAKE_MS = 5_000
-MAX_IPC_PATH = 107
 
 
-def check_endpoint(endpoint: str) -> str:
-    """Returns the endpoint if ZeroMQ can use it; raises `bad_endpoint` saying what is wrong."""
-    scheme, mark, rest = endpoint.partition("://")
-    if not mark or scheme not in ("tcp", "ipc"):
-        raise LocalError(ErrorCode.BAD_ENDPOINT, f"{endpoint!r}: expected tcp://HOST:PORT or ipc://PATH")
-    if scheme == "ipc":
-        if not rest.startswith("/") or len(rest.encode()) > MAX_IPC_PATH:
-            raise LocalError(
-                ErrorCode.BAD_ENDPOINT, f"{endpoint!r}: an ipc path is absolute and has at most {MAX_IPC_PATH} bytes"
-            )
-        return endpoint
-    host, mark, port = rest.rpartition(":")
-    if not host or not mark or not (port == "*" or (port.isdigit() and 0 < int(port) < 65536)):
-        raise LocalError(ErrorCode.BAD_ENDPOINT, f"{endpoint!r}: expected tcp://HOST:PORT with a port of 1 to 65535 or *")
+def check_bind(endpoint: str, ring: Keyring | None, plaintext_network: bool) -> str:
+    """The endpoint, if a service with these keys may listen there. Raises `plaintext_network` or `bad_endpoint`."""
+    at = parse_endpoint(endpoint)
+    if at.key:
+        raise LocalError(ErrorCode.BAD_ENDPOINT, f"{at.address}: the key of what is bound here is that of curve_key_file")
+    if ring is None and not plaintext_network and not is_of_this_machine(endpoint):
+        raise LocalError(
+            ErrorCode.PLAINTEXT_NETWORK,
+            f"{endpoint} could be reached, and read, by anybody: give curve_key_file and curve_allowed "
+            "(`pegaflow keys gen`, docs/security.md), or say allow_plaintext_network",
+        )
+    if at.is_tcp and ring is not None and not ring.serves:
+        raise LocalError(ErrorCode.BAD_CONFIG, f"{endpoint}: with curve_key_file it needs curve_allowed, or nobody could come in")
     return endpoint
 
 
@@ -55,11 +64,21 @@ def _is_served(path: Path) -> bool:
 
 
 class SocketFactory:
-    """Makes sockets in one context and ends them all with `close()`. One factory per event loop; sockets never change threads."""
+    """Makes sockets in one context and ends them all with `close()`. One factory per event loop; sockets never change threads.
 
-    def __init__(self) -> None:
+    With a keyring the first TCP bind must come from the running loop, on which the doorman then stands.
+    """
+
+    def __init__(self, ring: Keyring | None = None, *, plaintext_network: bool = False) -> None:
+        self.ring, self._plaintext_network = ring, plaintext_network
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.BLOCKY, 0)
+        self._doorman: auth.Doorman | None = None
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Connections that were refused, by reason."""
+        return self._doorman.refused if self._doorman is not None else Counter()
 
     def _make(self, kind: int) -> zmq.Socket[bytes]:
         sock = self._context.socket(kind)
@@ -75,13 +94,17 @@ class SocketFactory:
         return sock
 
     def _connected(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
-        check_endpoint(endpoint)
+        at = parse_endpoint(check_connects(self.ring, endpoint))
         sock = self._make(kind)
         try:
-            sock.connect(endpoint)
+            if at.key and self.ring is not None:
+                sock.setsockopt(zmq.CURVE_SERVERKEY, to_z85(at.key))
+                sock.setsockopt(zmq.CURVE_PUBLICKEY, self.ring.public)
+                sock.setsockopt(zmq.CURVE_SECRETKEY, self.ring.secret)
+            sock.connect(at.address)
         except zmq.ZMQError as error:
             sock.close()
-            raise LocalError(ErrorCode.BAD_ENDPOINT, f"cannot connect to {endpoint}: {error.strerror}") from None
+            raise LocalError(ErrorCode.BAD_ENDPOINT, f"cannot connect to {at.address}: {error.strerror}") from None
         return sock
 
     def _bound(self, kind: int, endpoint: str, options: dict[int, int | bytes]) -> tuple[zmq.Socket[bytes], str]:
@@ -119,20 +142,51 @@ class SocketFactory:
         return self._connected(zmq.SUB, endpoint)
 
     def bind(self, sock: zmq.Socket[bytes], endpoint: str) -> str:
-        """Binds; returns the endpoint with its real port. Raises `bad_endpoint` or `port_in_use`; the socket stays as it was."""
-        check_endpoint(endpoint)
-        if endpoint.startswith("ipc://"):
+        """Binds; returns the endpoint with its real port, and with CURVE its key.
+
+        Raises `bad_endpoint`, `port_in_use`, `plaintext_network` or `unsafe_path`; the socket stays as it was.
+        """
+        at = parse_endpoint(check_bind(endpoint, self.ring, self._plaintext_network))
+        if not at.is_tcp:
             path = Path(endpoint[6:])
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_directory(path.parent)
             if _is_served(path):  # ZeroMQ would unlink the path and take it over without a word
                 raise LocalError(ErrorCode.PORT_IN_USE, f"cannot bind {endpoint}: another process listens there")
+        self._arm(sock, at.is_tcp)
         try:
             sock.bind(endpoint)
         except zmq.ZMQError as error:
             code = ErrorCode.PORT_IN_USE if error.errno == zmq.EADDRINUSE else ErrorCode.BAD_ENDPOINT
             raise LocalError(code, f"cannot bind {endpoint}: {error.strerror}") from None
-        return sock.getsockopt_string(zmq.LAST_ENDPOINT)
+        if not at.is_tcp:
+            with suppress(OSError):  # the directory is what guards it
+                path.chmod(0o600)
+        bound = sock.getsockopt_string(zmq.LAST_ENDPOINT)
+        return f"{bound}#{self.ring.public_hex}" if at.is_tcp and self.ring is not None else bound
+
+    def _arm(self, sock: zmq.Socket[bytes], is_tcp: bool) -> None:
+        """CURVE for what this socket binds next, or none: libzmq copies the options at each bind."""
+        if self.ring is None:
+            return
+        if not is_tcp:
+            if sock.getsockopt(zmq.CURVE_SERVER):  # of a TCP bind before; a domain cannot be taken back, so it has its own
+                sock.setsockopt(zmq.CURVE_SERVER, 0)
+                sock.setsockopt(zmq.ZAP_DOMAIN, auth.LOCAL)
+            return
+        if self._doorman is None:
+            from_libzmq = self._context.socket(zmq.ROUTER)
+            from_libzmq.setsockopt(zmq.LINGER, 0)
+            from_libzmq.bind(auth.ENDPOINT)
+            self._doorman = auth.Doorman(from_libzmq, self.ring, asyncio.get_running_loop())
+        is_publisher = sock.getsockopt(zmq.TYPE) == zmq.XPUB
+        sock.setsockopt(zmq.ZAP_DOMAIN, auth.EVENTS if is_publisher else auth.ASKS)
+        sock.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a doorman nobody comes in, rather than everybody
+        sock.setsockopt(zmq.CURVE_SECRETKEY, self.ring.secret)
+        sock.setsockopt(zmq.CURVE_PUBLICKEY, self.ring.public)
+        sock.setsockopt(zmq.CURVE_SERVER, 1)
 
     def close(self) -> None:
         """Closes what is left open and ends the context."""
+        if self._doorman is not None:
+            self._doorman.close()
         self._context.destroy(linger=0)

@@ -20,6 +20,7 @@ from pegaflow.services.cli import (
     dump,
     engine,
     intents,
+    keys,
     leases,
     monitor,
     node,
@@ -47,7 +48,7 @@ QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
     ("Does the metaserver believe the right thing?", (catalogue,)),
     ("What is going on?", (top, monitor, bench)),
     ("What can I change?", (node, engine, send)),
-    ("What helps?", (configuration, dump, completion)),
+    ("What helps?", (configuration, keys, dump, completion)),
 )
 """Commands by the question they answer. A command's module has NAME, HELP and `add_parser(commands)`."""
 

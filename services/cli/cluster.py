@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
@@ -49,7 +48,7 @@ class Cluster:
         self._at = at
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + at.timeout_s
-        self._factory = SocketFactory()
+        self._factory = at.factory()
         self._clients: dict[str, RpcClient] = {}
         self.metaservers: list[Peer] = []
         self.tiers: list[Peer] = []

@@ -42,7 +42,8 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: everybody answered. 1: somebody did not; the file has the others, and who it was."""
-    at, routers = target.choose(args), checked(tuple(args.router or ()))
+    at = target.choose(args)
+    routers = checked(tuple(args.router or ()), at.ring)
     found = asyncio.run(_collected(at, routers))
     text = json.dumps(without_secrets(found), indent=1) + "\n"
     if str(args.output) == "-":

@@ -8,8 +8,6 @@ import json
 from typing import Any
 
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory
-from pegaflow.common.config import duration
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.loads import Done
@@ -17,7 +15,7 @@ from pegaflow.common.wire.messages.operate import Document, EngineAdd, EngineRem
 from pegaflow.services.cli import consent, output
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
-from pegaflow.services.cli.target import UsageError, checked
+from pegaflow.services.cli.target import Target, add_key, chosen
 
 NAME = "engine"
 HELP = "engines of a router: add, remove, list"
@@ -30,6 +28,7 @@ def add_parser(commands: Any) -> None:
     for verb, text in (("list", "what the router knows of them"), ("add", "send it requests too"), ("remove", "send it no more")):
         one = verbs.add_parser(verb, help=text)
         one.add_argument("--router", required=True, metavar="URL", help="the router's control endpoint")
+        add_key(one)
         one.add_argument("--timeout", default="2s", metavar="TIME", help="how long to wait for the answer (default: 2s)")
         if verb == "list":
             output.add_options(one)
@@ -42,26 +41,22 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: done. 1: the router refused, or did not answer, or the person at the terminal did."""
-    try:
-        timeout_s = duration(args.timeout)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    (endpoint,) = checked((args.router,))
+    at = chosen(args, args.router)
     if args.verb == "list":
-        return output.present(args, lambda: _list(endpoint, timeout_s))
+        return output.present(args, lambda: _list(at))
     what = "send requests to" if args.verb == "add" else "send no more requests to"
     if not consent.agreed(args, f"let the router {what} {args.role} {args.url}"):
         return 1
     ask = (EngineAdd if args.verb == "add" else EngineRemove)(args.role, args.url)
-    asyncio.run(_ask(endpoint, ask, timeout_s, Done))
+    asyncio.run(_ask(at, ask, Done))
     return 0
 
 
-async def _ask(endpoint: str, ask: Message, timeout_s: float, wanted: type[Any]) -> Any:
-    factory = SocketFactory()
-    client = RpcClient(factory, asyncio.get_running_loop(), endpoint)
+async def _ask(at: Target, ask: Message, wanted: type[Any]) -> Any:
+    factory = at.factory()
+    client = RpcClient(factory, asyncio.get_running_loop(), at.tiers[0])
     try:
-        answer = await client.request(ask, timeout_s)
+        answer = await client.request(ask, at.timeout_s)
     finally:
         client.close()
         factory.close()
@@ -70,8 +65,8 @@ async def _ask(endpoint: str, ask: Message, timeout_s: float, wanted: type[Any])
     return answer
 
 
-async def _list(endpoint: str, timeout_s: float) -> Listing:
-    document = await _ask(endpoint, Status(), timeout_s, Document)
+async def _list(at: Target) -> Listing:
+    document = await _ask(at, Status(), Document)
     try:
         engines = json.loads(document.json)["engines"]
         return Listing(COLUMNS, [{column.name: one[column.name] for column in COLUMNS} for one in engines])

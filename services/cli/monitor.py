@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.config import duration
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
@@ -54,8 +53,10 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """0: as many came as asked for, or it was stopped. 1: nobody to listen to, or fewer than N in the time."""
-    at = target.choose(args) if not args.events else None
-    fixed = target.checked(tuple(args.events or ()))
+    at = target.choose(args)
+    fixed = target.checked(tuple(args.events or ()), at.ring)
+    if fixed:
+        at = at._replace(metaservers=(), tiers=())
     show = _json_line if args.output == "jsonl" else _text_line
     left = args.count
 
@@ -87,19 +88,19 @@ class Monitor:
         self.enough = asyncio.Event()
         self._failure: BaseException | None = None
 
-    async def run(self, at: target.Target | None, fixed: tuple[str, ...], span_s: float | None) -> bool:
+    async def run(self, at: target.Target, fixed: tuple[str, ...], span_s: float | None) -> bool:
         """False: at the start no metaserver answered. Raises what writing a line raised."""
         loop = asyncio.get_running_loop()
-        factory = SocketFactory()
+        factory = at.factory()
         tap = Tap(factory, loop, self._prefixes, self._guarded)
-        clients = [RpcClient(factory, loop, url) for url in at.metaservers] if at else []
-        tiers = [RpcClient(factory, loop, url) for url in at.tiers] if at else []
+        clients = [RpcClient(factory, loop, url) for url in at.metaservers]
+        tiers = [RpcClient(factory, loop, url) for url in at.tiers]
         poker = loop.create_task(_poke(tap))
         discovery: asyncio.Task[None] | None = None
         try:
             for endpoint in fixed:
                 tap.listen(endpoint)
-            if at is not None:
+            if not fixed:
                 if not await self._discover(tap, clients, tiers, at.timeout_s):
                     return False
                 discovery = loop.create_task(self._follow(tap, clients, tiers, at.timeout_s))

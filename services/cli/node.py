@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.config import duration
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
@@ -101,17 +100,17 @@ async def _change(args: argparse.Namespace, message: Message, wait_s: float | No
             raise RemoteError(error.code, f"{error.text}{hint}") from None
     if wait_s is None:
         return 0
-    return await _rest(peer, wait_s, at.timeout_s, bool(getattr(message, "hand_over", False)))
+    return await _rest(at, peer, wait_s, bool(getattr(message, "hand_over", False)))
 
 
-async def _rest(peer: Peer, wait_s: float, timeout_s: float, hand_over: bool) -> int:
+async def _rest(at: target.Target, peer: Peer, wait_s: float, hand_over: bool) -> int:
     loop = asyncio.get_running_loop()
-    factory = SocketFactory()
+    factory = at.factory()
     client = RpcClient(factory, loop, peer.endpoint)
     until = loop.time() + wait_s
     try:
         while True:
-            drain = document_of(await client.request(Status(), timeout_s)).get("drain")
+            drain = document_of(await client.request(Status(), at.timeout_s)).get("drain")
             if isinstance(drain, Mapping) and _resting(drain, hand_over):
                 return 0
             if loop.time() >= until:

@@ -17,7 +17,6 @@ from array import array
 from typing import Any, get_type_hints
 
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire import codec, messages
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.services.cli import consent, target
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"a message goes to one service, these are {len(endpoints)}: name it by --tier or --metaserver")
     if args.kind not in LOOKS and not consent.agreed(args, f"send {args.kind} to {endpoints[0]}, which may change something"):
         return 1
-    answer = asyncio.run(_sent(endpoints[0], message, at.timeout_s))
+    answer = asyncio.run(_sent(at, endpoints[0], message))
     print(json.dumps({"kind": answer.KIND, "message": as_object(answer)}))
     return 0
 
@@ -103,11 +102,11 @@ def _field(where: str, tag: str, value: Any) -> Any:
         raise UsageError(f"{where}: {error}") from None
 
 
-async def _sent(endpoint: str, message: Any, timeout_s: float) -> Any:
-    factory = SocketFactory()
+async def _sent(at: target.Target, endpoint: str, message: Any) -> Any:
+    factory = at.factory()
     client = RpcClient(factory, asyncio.get_running_loop(), endpoint)
     try:
-        return await client.request(message, timeout_s)
+        return await client.request(message, at.timeout_s)
     finally:
         client.close()
         factory.close()

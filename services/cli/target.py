@@ -6,7 +6,9 @@ import argparse
 import os
 from typing import NamedTuple
 
-from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.bus.keyring import Keyring, check_connects, keyring
+from pegaflow.common.bus.roles import Role
+from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.config import ConfigError, duration, resolve
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.cli.config import DEFAULT_METASERVER, CliConfig
@@ -22,6 +24,11 @@ class Target(NamedTuple):
     metaservers: tuple[str, ...]
     tiers: tuple[str, ...]
     timeout_s: float
+    ring: Keyring | None = None
+
+    def factory(self) -> SocketFactory:
+        """For this command's sockets."""
+        return SocketFactory(self.ring)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tier", "--endpoint", action="append", metavar="URL", dest="tier", help="request endpoint of a tier; may be repeated"
     )
     parser.add_argument("--timeout", metavar="TIME", help="how long it may take, such as 500ms (default: 2s)")
+    add_key(parser)
     parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    """The key to come in with, the same for every command."""
+    parser.add_argument("--curve-key-file", metavar="FILE", help="an operator's secret key; endpoints then end in #KEY")
 
 
 def choose(args: argparse.Namespace) -> Target:
@@ -43,8 +56,11 @@ def choose(args: argparse.Namespace) -> Target:
             CliConfig, section="cli", argv=["--config", args.config] if args.config else [], environ=os.environ
         ).value
         timeout_s = duration(args.timeout) if args.timeout else config.timeout
+        ring = keyring(Role.OPERATOR, args.curve_key_file or config.curve_key_file, "")
     except (ConfigError, ValueError) as error:
         raise UsageError(str(error)) from None
+    except LocalError as error:
+        raise UsageError(f"{error.code}: {error.text}") from None
     if timeout_s <= 0:
         raise UsageError("--timeout must be above 0")
     metaservers, tiers = tuple(args.metaserver or ()), tuple(args.tier or ())
@@ -52,12 +68,19 @@ def choose(args: argparse.Namespace) -> Target:
         metaservers, tiers = config.metaserver, config.tier
         if not metaservers and not tiers:
             metaservers = (DEFAULT_METASERVER,)
-    return Target(checked(metaservers), checked(tiers), timeout_s)
+    return Target(checked(metaservers, ring), checked(tiers, ring), timeout_s, ring)
 
 
-def checked(endpoints: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises `UsageError` for an endpoint that ZeroMQ cannot use."""
+def chosen(args: argparse.Namespace, endpoint: str) -> Target:
+    """For a command with an endpoint of its own, which is then the only tier. Raises `UsageError`."""
+    return choose(
+        argparse.Namespace(**vars(args) | {"metaserver": None, "tier": [endpoint], "config": getattr(args, "config", None)})
+    )
+
+
+def checked(endpoints: tuple[str, ...], ring: Keyring | None) -> tuple[str, ...]:
+    """Raises `UsageError` for an endpoint that ZeroMQ, or this operator's key, cannot use."""
     try:
-        return tuple(check_endpoint(endpoint) for endpoint in endpoints)
+        return tuple(check_connects(ring, endpoint) for endpoint in endpoints)
     except LocalError as error:
         raise UsageError(error.text) from None

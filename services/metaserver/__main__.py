@@ -7,13 +7,15 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from pegaflow.common import clock, logs
+from pegaflow.common import clock, logs, metrics
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
 from pegaflow.common.live_config import LiveConfig
+from pegaflow.services.doors import DoorCollector
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.metaserver.metrics import MetaserverMetrics
 from pegaflow.services.metaserver.service import MetaserverService
+from pegaflow.services.reload import reloading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(live: LiveConfig[MetaserverConfig], lifecycle: Lifecycle, loop: asyncio.AbstractEventLoop) -> None:
-    loop.add_signal_handler(signal.SIGHUP, live.reload)
     config = live.value
     service = MetaserverService(config, lifecycle, loop, live.view)
+    loop.add_signal_handler(signal.SIGHUP, reloading(live, service.ring))
     shown = MetaserverMetrics()
     health = HealthServer(
         lifecycle,
@@ -45,6 +47,7 @@ async def _serve(live: LiveConfig[MetaserverConfig], lifecycle: Lifecycle, loop:
     try:
         health.start()
         service.start()
+        metrics.registry().register(DoorCollector("metaserver", lambda: service.kept))
         await lifecycle.wait_drain()
     finally:
         service.close()

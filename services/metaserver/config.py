@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.bus.endpoint import check_endpoint
+from pegaflow.common.bus.keyring import Keyring, keyring
+from pegaflow.common.bus.roles import Role
+from pegaflow.common.bus.sockets import check_bind
 from pegaflow.common.config import option
 from pegaflow.common.endpoints import apart
 from pegaflow.common.logs import LEVELS
@@ -48,6 +51,11 @@ class MetaserverConfig:
         "memory", help="where the catalogue lies: memory, or redis://host:port/db shared by metaservers", check=_store
     )
     store_prefix: str = option("pegaflow", help="what the names of keys in a shared store begin with", check=_prefix)
+    curve_key_file: str = option(
+        "", help="this process's secret key (`pegaflow keys gen`); with it every tcp socket is encrypted"
+    )
+    curve_allowed: str = option("", help="keys that may come in: a file of lines KEY ROLE [NODE], or a folder of *.pub")
+    allow_plaintext_network: bool = option(False, help="listen on networks without keys, for anybody to read and write")
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version")
     health_port: int = option(0, help="port of the same; 0: off", check=_port)
     log_level: str = option("info", help="debug, info, warning or error", check=_level, reload=True)
@@ -55,3 +63,10 @@ class MetaserverConfig:
     def __post_init__(self) -> None:
         named = {name: getattr(self, name) for name in ("requests", "events", "control")}
         apart(named, health_host=self.health_host, health_port=self.health_port)
+        ring = self.keyring()  # read here, so that a wrong file is a config error, also for --check-config
+        for endpoint in named.values():
+            check_bind(endpoint, ring, self.allow_plaintext_network)
+
+    def keyring(self) -> Keyring | None:
+        """Reads the files. Raises `LocalError`."""
+        return keyring(Role.METASERVER, self.curve_key_file, self.curve_allowed)

@@ -17,9 +17,10 @@ from typing import assert_never
 
 from pegaflow.common import clock, faults, logs, machine
 from pegaflow.common.bus.clone import JITTER_S
+from pegaflow.common.bus.endpoint import check_endpoint
 from pegaflow.common.bus.events import NODES, EventPublisher
 from pegaflow.common.bus.rpc import Request, RpcServer
-from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
+from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.fault_points import Point
 from pegaflow.common.lifecycle import Lifecycle, StartError
 from pegaflow.common.live_config import Options
@@ -29,6 +30,7 @@ from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.catalogue import Hello
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.services.control import commanded
+from pegaflow.services.doors import Kept
 from pegaflow.services.metaserver import events, fault_sites
 from pegaflow.services.metaserver.commands import (
     AskChunk,
@@ -72,7 +74,8 @@ class MetaserverService:
         is_shared = config.store != "memory"
         self.state = (SharedState if is_shared else MetaserverState)(self.epoch, lambda: jitter.uniform(0.0, JITTER_S))
         self._store: RedisStore | None = None
-        self._factory = SocketFactory()
+        self.ring = config.keyring()
+        self._factory = SocketFactory(self.ring, plaintext_network=config.allow_plaintext_network)
         self._links = Links(self._factory, loop, self.handle)
         self._inbox: deque[events.Event] = deque()
         self._handling = False
@@ -231,6 +234,11 @@ class MetaserverService:
     def malformed(self) -> int:
         return self._requests.malformed + self._control.malformed + self._links.malformed
 
+    @property
+    def kept(self) -> Kept:
+        """What was kept out."""
+        return Kept(dict(self._factory.refused), self._requests.forbidden + self._control.forbidden)
+
     def _uptime_ms(self) -> int:
         return int((clock.now() - self._started_at) * 1e3)
 
@@ -253,6 +261,7 @@ class MetaserverService:
             control=self.control_endpoint,
             failed_commands=self.failed_commands,
             malformed=self.malformed,
+            **self.kept._asdict(),
             files=sum(1 for _ in Path("/proc/self/fd").iterdir()),
         )
         return operate.Document("metaserver", self._config.node, self.epoch, json.dumps(document))

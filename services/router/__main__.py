@@ -13,6 +13,7 @@ from pegaflow.common import logs, machine
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
 from pegaflow.common.live_config import LiveConfig
+from pegaflow.services.reload import reloading
 from pegaflow.services.router import members
 from pegaflow.services.router.app import Collaborators, RouterApp, create_app
 from pegaflow.services.router.config import RouterConfig
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def serve(loop: asyncio.AbstractEventLoop) -> Coroutine[Any, Any, None]:
         live.apply = lambda value, _: _apply(value, config, app, certificate, parts)
-        loop.add_signal_handler(signal.SIGHUP, live.reload)
+        loop.add_signal_handler(signal.SIGHUP, reloading(live, parts.ring))
         return _serve(config, app, certificate, parts)
 
     return run(serve, parts.lifecycle)

@@ -12,8 +12,10 @@ from typing import Any, cast
 import falcon
 import falcon.asgi
 from pegaflow.common import clock, logs, metrics
+from pegaflow.common.bus.keyring import Keyring
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.version import package_version
+from pegaflow.services.doors import DoorCollector
 from pegaflow.services.router.budget import RetryBudget
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.router.control import ControlSocket
@@ -54,6 +56,7 @@ class Collaborators:
     nodes: NodeEvents | None = None
     locator: Locator | None = None
     control: ControlSocket | None = None
+    ring: Keyring | None = None
     exchanges: set[Exchange] = field(default_factory=set)
 
     @classmethod
@@ -66,13 +69,20 @@ class Collaborators:
             metrics=RouterMetrics(),
             lifecycle=Lifecycle("router"),
         )
+        ring = parts.ring = config.keyring()
         if config.control:
-            parts.control = ControlSocket(config.control, node, parts.engines, parts.lifecycle)
+            control = ControlSocket(
+                config.control, node, parts.engines, parts.lifecycle, ring, plaintext_network=config.allow_plaintext_network
+            )
+            parts.control = control
+            parts.metrics.registry.register(DoorCollector("router", lambda: control.kept))
         if config.metaserver and config.metaserver_events:
-            parts.nodes = NodeEvents(config.metaserver, config.metaserver_events, parts.metrics.nodes)
+            parts.nodes = NodeEvents(config.metaserver, config.metaserver_events, parts.metrics.nodes, ring)
             if config.locate_wait and config.pd_first_token:
                 told = config.placed()
-                parts.locator = Locator(config.metaserver, parts.nodes, parts.engines, parts.metrics, told, config.locate_wait)
+                parts.locator = Locator(
+                    config.metaserver, parts.nodes, parts.engines, parts.metrics, told, config.locate_wait, ring
+                )
         return parts
 
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.bus.endpoint import check_endpoint
+from pegaflow.common.bus.keyring import Keyring, check_connects, keyring
+from pegaflow.common.bus.roles import Role as BusRole
+from pegaflow.common.bus.sockets import check_bind
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.endpoints import apart
 from pegaflow.common.logs import LEVELS
@@ -169,6 +172,9 @@ class RouterConfig:
         0.005, help="for the metaserver, before a decode engine is chosen; 0: by load only", parse=duration, check=_not_negative
     )
     control: str = option("", help="endpoint for operators, to add and remove engines; empty: none", check=_endpoint)
+    curve_key_file: str = option("", help="this process's secret key (`pegaflow keys gen`), for metaserver, tiers and control")
+    curve_allowed: str = option("", help="keys that may come to control: a file of lines KEY ROLE [NODE], or a folder of *.pub")
+    allow_plaintext_network: bool = option(False, help="have control on a network without keys, for anybody to command")
     health_host: str = option("127.0.0.1", help="address of /health, /ready, /metrics, /version without key and TLS")
     health_port: int = option(0, help="port of the same; 0: off", check=_port)
     node: str = option("", help="this node's name in log lines")
@@ -196,6 +202,11 @@ class RouterConfig:
         apart(listens, health_host=self.health_host, health_port=self.health_port)
         self.allowed()
         # Read here, so that a wrong file is a config error, also for --check-config.
+        ring = self.keyring()
+        if self.control:
+            check_bind(self.control, ring, self.allow_plaintext_network)
+        for endpoint in filter(None, (self.metaserver, self.metaserver_events)):
+            check_connects(ring, endpoint)
         self.guard()
         self.certificate()
 
@@ -213,6 +224,10 @@ class RouterConfig:
     def guard(self) -> Guard:
         """Reads the file of keys. Raises BadKeys."""
         return Guard(Path(self.api_keys_file) if self.api_keys_file else None, self.max_requests_per_key)
+
+    def keyring(self) -> Keyring | None:
+        """Reads the files. Raises `LocalError`."""
+        return keyring(BusRole.ROUTER, self.curve_key_file, self.curve_allowed)
 
     def certificate(self) -> Certificate | None:
         """Reads the files. Raises BadCertificate."""

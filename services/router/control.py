@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from pegaflow.common import clock, machine
+from pegaflow.common.bus.keyring import Keyring
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.lifecycle import Lifecycle, StartError
@@ -17,6 +18,7 @@ from pegaflow.common.wire.messages import operate
 from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.control import commanded
+from pegaflow.services.doors import Kept
 from pegaflow.services.router import members
 from pegaflow.services.router.engines import Engines
 
@@ -24,8 +26,18 @@ from pegaflow.services.router.engines import Engines
 class ControlSocket:
     """Owns its socket, on the loop that calls `start`."""
 
-    def __init__(self, endpoint: str, node: str, engines: Engines, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        node: str,
+        engines: Engines,
+        lifecycle: Lifecycle,
+        ring: Keyring | None = None,
+        plaintext_network: bool = False,
+    ) -> None:
         self.endpoint = endpoint
+        self._ring, self._plaintext_network = ring, plaintext_network
+        self._server: RpcServer | None = None
         self.options: Options = list
         self.secret_files: dict[str, Path] = {}
         self._node, self._engines, self._lifecycle = node, engines, lifecycle
@@ -34,7 +46,7 @@ class ControlSocket:
 
     async def start(self) -> None:
         """Raises StartError with `port_in_use` or `bad_endpoint`."""
-        self._factory = SocketFactory()
+        self._factory = SocketFactory(self._ring, plaintext_network=self._plaintext_network)
         try:
             loop = asyncio.get_running_loop()
             self._server = RpcServer(self._factory, loop, self.endpoint, self._epoch, self._commanded, clock.now)
@@ -44,7 +56,8 @@ class ControlSocket:
         self.endpoint = self._server.endpoint
 
     async def close(self) -> None:
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         self._factory.close()
 
     def _commanded(self, request: Request) -> None:
@@ -59,6 +72,11 @@ class ControlSocket:
                     request.reply(Done())
             case _:
                 commanded(request, self._lifecycle, self._asked)
+
+    @property
+    def kept(self) -> Kept:
+        """What was kept out; nothing before the start."""
+        return Kept(dict(self._factory.refused), self._server.forbidden) if self._server is not None else Kept({}, 0)
 
     def _asked(self, request: Request) -> None:
         if isinstance(request.message, Facts):
@@ -76,5 +94,6 @@ class ControlSocket:
             "uptime_ms": uptime_ms,
             "package": package_version(),
             "engines": self._engines.view(),
+            **self.kept._asdict(),
         }
         request.reply(operate.Document("router", self._node, self._epoch, json.dumps(document)))

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from pegaflow.common import logs
+from pegaflow.common.bus.keyring import Keyring
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.key_scheme import KeyScheme
@@ -46,17 +47,24 @@ class Locator:
     """Owns its sockets, on the loop that calls `start`. `told`: engine's base URL → node; `wait` in seconds."""
 
     def __init__(
-        self, metaserver: str, nodes: NodeEvents, engines: Engines, metrics: RouterMetrics, told: Mapping[str, str], wait: float
+        self,
+        metaserver: str,
+        nodes: NodeEvents,
+        engines: Engines,
+        metrics: RouterMetrics,
+        told: Mapping[str, str],
+        wait: float,
+        ring: Keyring | None = None,
     ) -> None:
         self._metaserver, self._nodes, self._engines, self._metrics = metaserver, nodes, engines, metrics
-        self._told, self._wait = told, wait
+        self._told, self._wait, self._ring = told, wait, ring
         self._tiers: dict[str, RpcClient] = {}  # by request endpoint
         self._learnt: dict[str, frozenset[KeyScheme]] = {}  # by request endpoint
         self._paused_until = 0.0
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._factory = SocketFactory()
+        self._factory = SocketFactory(self._ring)
         self._client = RpcClient(self._factory, self._loop, self._metaserver)
         self._learning = self._loop.create_task(self._learn())
 

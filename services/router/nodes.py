@@ -11,6 +11,7 @@ from typing import Any
 
 from pegaflow.common import logs
 from pegaflow.common.bus.events import NODES, EventSubscriber, Step
+from pegaflow.common.bus.keyring import Keyring
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.envelope import EventHeader
@@ -29,8 +30,8 @@ log = logs.get(__name__)
 class NodeEvents:
     """Owns its sockets, on the loop that calls `start`. `changed(count)` hears how many nodes are up."""
 
-    def __init__(self, requests: str, events: str, changed: Callable[[int], None]) -> None:
-        self._requests, self._events, self._changed = requests, events, changed
+    def __init__(self, requests: str, events: str, changed: Callable[[int], None], ring: Keyring | None = None) -> None:
+        self._requests, self._events, self._changed, self._ring = requests, events, changed, ring
         self._up: dict[str, int] = {}
         self._endpoints: dict[str, str] = {}
         self._moved = asyncio.Event()
@@ -58,7 +59,7 @@ class NodeEvents:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._loop = loop
-        self._factory = SocketFactory()
+        self._factory = SocketFactory(self._ring)
         self._client = RpcClient(self._factory, loop, self._requests)
         self._subscriber = EventSubscriber(self._factory, loop, self._events, self._on_event)
         self._subscriber.subscribe(NODES)

@@ -14,6 +14,8 @@ from pegaflow.common.config import load
 from pegaflow.common.health import HealthServer
 from pegaflow.common.lifecycle import Lifecycle, run
 from pegaflow.common.live_config import LiveConfig
+from pegaflow.services.doors import DoorCollector
+from pegaflow.services.reload import reloading
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.exposition import TierCollector
 from pegaflow.services.tier.service import TierService
@@ -35,13 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     async def serve(loop: asyncio.AbstractEventLoop) -> None:
         service = TierService(config, lifecycle, loop, live.view)
         live.apply = service.retune
-        loop.add_signal_handler(signal.SIGHUP, live.reload)
+        loop.add_signal_handler(signal.SIGHUP, reloading(live, service.ring))
         health = HealthServer(lifecycle, config.health_host, config.health_port)
         try:
             health.start()
             if not await _unless_drained(service.start(), lifecycle):
                 return
             metrics.registry().register(TierCollector(service.state, service.mover_counts))
+            metrics.registry().register(DoorCollector("tier", lambda: service.kept))
             await lifecycle.wait_drain()
             await service.drain()
         finally:

@@ -51,6 +51,7 @@ from pegaflow.services.tier.commands import (
     UnpinAt,
 )
 from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.disk.cipher import load_cipher
 from pegaflow.services.tier.disk.files import DiskFiles
 from pegaflow.services.tier.disk.level import DiskOptions
 from pegaflow.services.tier.disk.speed import measure
@@ -132,16 +133,17 @@ class Carrier:
         if not config.disk_dir:
             return DiskOptions()
         folder, memory = Path(config.disk_dir) / config.node, self._life.pool.memory
+        cipher = load_cipher(config.disk_key_file)
         self.disk_hangs = True  # until it has answered
         try:
-            files = await asyncio.wait_for(apart(lambda: DiskFiles(folder, memory)), DISK_OPEN_S)
+            files = await asyncio.wait_for(apart(lambda: DiskFiles(folder, memory, cipher)), DISK_OPEN_S)
         except TimeoutError:
             raise StartError(ErrorCode.DISK_REFUSED, f"{folder}: no answer within {DISK_OPEN_S:g} s") from None
         except LocalError as error:
             self.disk_hangs = False
             raise StartError(error.code, error.text) from None
         self.disk_hangs = False
-        log.info("disk", direct=files.direct, segments=len(files.found), foreign=files.foreign)
+        log.info("disk", direct=files.direct, segments=len(files.found), foreign=files.foreign, encrypted=cipher is not None)
         self._found = files.found
         self._disk = DiskThreads(
             files,
@@ -156,6 +158,7 @@ class Carrier:
         """Takes the segments of earlier lives over, one by one; what is in them is verified when it is used."""
         if self._disk is None:
             return
+        files, told = self._disk.files, 0
         for number in self._found:
             try:
                 found = await self._disk.load(number)
@@ -164,6 +167,10 @@ class Carrier:
                 continue
             if found is None:
                 log.warning("segment_refused", segment=number)
+                if files.coding.undeciphered > told:
+                    log.warning("segment_undeciphered", segment=number, pages=files.coding.undeciphered - told)
+                    self._result(events.PagesUndeciphered(files.coding.undeciphered - told))
+                    told = files.coding.undeciphered
                 continue
             size, records, torn = found
             if torn:

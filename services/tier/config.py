@@ -6,13 +6,17 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.bus.endpoint import check_endpoint
+from pegaflow.common.bus.keyring import Keyring, check_connects, keyring
+from pegaflow.common.bus.roles import Role
+from pegaflow.common.bus.sockets import check_bind
 from pegaflow.common.config import duration, option, size
 from pegaflow.common.endpoints import apart, is_local
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.runtime_dir import default_runtime_dir
 from pegaflow.common.wire.errors import LocalError
+from pegaflow.services.tier.disk.cipher import load_cipher
 from pegaflow.services.tier.eviction.policy import POLICIES
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.verifier import OnLoad
@@ -106,6 +110,9 @@ class TierConfig:
     keep_share: float = option(0.25, help="fraction of the pool, and of the disk, that keep requests may hold", check=_fraction)
     disk_dir: str = option("", help="where pages go that leave memory: a folder on a local disk; empty: nowhere")
     disk_size: int = option(0, help="bytes that they may take there", parse=size)
+    disk_key_file: str = option(
+        "", help="key of 64 hex digits with which everything there is encrypted (AES-GCM); empty: it is not"
+    )
     disk_queue: int = option(256 << 20, help="bytes on their way to disk, and from it, at most", parse=size, check=_count)
     disk_threads: int = option(2, help="threads that read and write there", check=_count)
     requests: str = option(
@@ -127,6 +134,11 @@ class TierConfig:
     mover: bool = option(True, help="run the NIXL mover; without it pages stay on this node")
     ucx_net_devices: str = option("", help="UCX_NET_DEVICES of the mover, for example mlx5_0:1")
     ucx_tls: str = option("", help="UCX_TLS of the mover, for example rc,cuda_copy or tcp")
+    curve_key_file: str = option(
+        "", help="this process's secret key (`pegaflow keys gen`); with it every tcp socket is encrypted"
+    )
+    curve_allowed: str = option("", help="keys that may come in: a file of lines KEY ROLE [NODE], or a folder of *.pub")
+    allow_plaintext_network: bool = option(False, help="listen on networks without keys, for anybody to read and write")
     fingerprint: str = option("", help="take only engines with this fingerprint (32 hex digits)", check=_fingerprint)
     drain_timeout: float = option(
         10.0, help="how long a drain waits for open loads and saves", parse=duration, check=_timeout, reload=True
@@ -150,8 +162,12 @@ class TierConfig:
             raise ValueError(f"runtime_dir is too long: {wrong}")
         self._check_quotas()
         self._check_network()
+        self._check_keys()
 
     def _check_disk(self) -> None:
+        if self.disk_key_file and not self.disk_dir:
+            raise ValueError("disk_key_file is of no use without disk_dir")
+        load_cipher(self.disk_key_file)
         if bool(self.disk_dir) != bool(self.disk_size):
             raise ValueError(
                 f"disk_dir is {self.disk_dir!r} and disk_size {self.disk_size}: they go together, where pages go and how much"
@@ -185,6 +201,17 @@ class TierConfig:
                 raise ValueError(f"metaserver is {endpoint}, but requests is empty: other nodes could not read from this one")
         named = {name: getattr(self, name) for name in ("requests", "events", "control")}
         apart(named, health_host=self.health_host, health_port=self.health_port)
+
+    def _check_keys(self) -> None:
+        ring = self.keyring()  # read here, so that a wrong file is a config error, also for --check-config
+        for endpoint in filter(None, (self.requests, self.events, self.control)):
+            check_bind(endpoint, ring, self.allow_plaintext_network)
+        for endpoint in self.metaserver:
+            check_connects(ring, endpoint)
+
+    def keyring(self) -> Keyring | None:
+        """Reads the files. Raises `LocalError`."""
+        return keyring(Role.TIER, self.curve_key_file, self.curve_allowed)
 
     def ipc(self, name: str) -> str:
         """The node-local endpoint of one socket."""

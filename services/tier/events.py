@@ -145,6 +145,13 @@ class SegmentFound:
 
 
 @dataclass(frozen=True, slots=True)
+class PagesUndeciphered:
+    """So many pages of an earlier life were written to disk under another key, and are gone."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentsEnded:
     """That was the last segment of an earlier life."""
 
@@ -172,6 +179,7 @@ Event = (
     | DiskWritten
     | DiskReadEnded
     | SegmentFound
+    | PagesUndeciphered
     | SegmentsEnded
     | Tick
 )

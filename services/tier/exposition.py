@@ -56,6 +56,7 @@ COUNTERS = {
     "disk_bad_checksum": ("disk_pages_bad_checksum", "pages that came from disk with other bytes, and are gone"),
     "disk_evicted": ("disk_pages_evicted", "pages that left the disk to make room"),
     "disk_found": ("disk_pages_found", "pages that an earlier life had left on disk"),
+    "disk_wrong_key": ("disk_pages_wrong_key", "pages that an earlier life had left on disk under another key, and are gone"),
     "disk_given_up": ("disk_reads_given_up", "disk reads past their deadline, their slots in quarantine"),
     "disk_hangs": ("disk_hangs", "times that no write to disk ended for seconds while some were under way"),
     "refused_draining": ("pages_refused_draining", "pages not granted because the node drains"),

@@ -7,11 +7,13 @@ directory has an identity of its own: a pool belongs to the directory that names
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from pegaflow.common.locks import NONCE_BYTES, is_lock_name, is_locked
+from pegaflow.common.private import open_own
 from pegaflow.services.tier.sessions import holder_word
 
 IDENTITY = ".identity"
@@ -24,9 +26,9 @@ def boot_identity() -> bytes:
 
 
 def directory_identity(directory: Path) -> bytes:
-    """16 random bytes that live and die with the directory; made if they are missing."""
+    """16 random bytes that live and die with the directory; made if they are missing. Raises `unsafe_path`."""
     path = directory / IDENTITY
-    while not path.exists():
+    while not os.path.lexists(path):
         fresh = directory / f"{IDENTITY}.{os.urandom(8).hex()}"
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -38,7 +40,11 @@ def directory_identity(directory: Path) -> bytes:
             fresh.unlink(missing_ok=True)
     for stray in directory.glob(f"{IDENTITY}.*"):  # of a start that was killed in between
         stray.unlink(missing_ok=True)
-    return path.read_bytes()
+    fd = open_own(path, os.O_RDONLY)
+    try:
+        return os.read(fd, NONCE_BYTES)
+    finally:
+        os.close(fd)
 
 
 class OldLocks:
@@ -56,6 +62,9 @@ class OldLocks:
         try:
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # not ours: a tier that cannot open a lock has let nobody in with it
+            return
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # a fifo opens like a file
+            os.close(fd)
             return
         nonce = os.pread(fd, NONCE_BYTES, 0)
         if len(nonce) == NONCE_BYTES and is_locked(fd):

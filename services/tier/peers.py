@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from pegaflow.common.bus.endpoint import check_endpoint
 from pegaflow.common.bus.rpc import RpcClient
-from pegaflow.common.bus.sockets import SocketFactory, check_endpoint
+from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.catalogue import Locate, Nodes

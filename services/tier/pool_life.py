@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pegaflow.common import clock, logs
 from pegaflow.common.lifecycle import EX_SOFTWARE, Lifecycle, StartError
 from pegaflow.common.pool import GRANULE, Pool, room
+from pegaflow.common.private import private_directory
 from pegaflow.common.slot_table import Identity
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 from pegaflow.services.tier import events, old_pools
@@ -41,10 +42,10 @@ class PoolLife:
     # --- begin -------------------------------------------------------------------------------------------------------
 
     async def open(self, epoch: int) -> None:
-        """Raises `LocalError` with `pool_busy` or `pool_too_large`."""
+        """Raises `LocalError` with `pool_busy`, `pool_too_large` or `unsafe_path`."""
         config = self._config
-        for folder in (config.runtime_dir, config.sessions_dir):  # one by one: a parent that mkdir makes gets the umask's mode
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_directory(config.runtime_dir)
+        private_directory(config.sessions_dir)
         slab, sessions = slab_granules(config.pool_size // GRANULE), directory_identity(config.sessions_dir)
         identity = Identity(config.pool_size, slab, boot_identity(), sessions)
         until = asyncio.get_running_loop().time() + LET_GO_S
@@ -79,6 +80,8 @@ class PoolLife:
             await asyncio.to_thread(mover_lock.end_left_overs, self._config.runtime_dir, LEFT_OVER_S)
         except (mover_lock.LockBusy, OSError) as error:
             raise StartError("left_over_mover", str(error)) from None
+        except LocalError as error:
+            raise StartError(error.code, error.text) from None
         assert self._locks is not None
         slabs, backed = dict(self.pool.slabs()), self.pool.allocated // GRANULE
         return Remains(self.pool.table.floor, clock.now(), slabs, backed, self._locks.held, frozenset(self._locks.dead))

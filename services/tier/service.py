@@ -29,6 +29,7 @@ from pegaflow.common.wire.messages import catalogue, operate
 from pegaflow.common.wire.messages.attach import Attach, Sessions
 from pegaflow.common.wire.messages.facts import DiskSpeed, Facts
 from pegaflow.services.control import commanded
+from pegaflow.services.doors import Kept
 from pegaflow.services.tier import events, fault_sites
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
@@ -66,7 +67,8 @@ class TierService:
         self._config, self._lifecycle, self._loop = config, lifecycle, loop
         self.epoch = clock.random_u64()
         self._started_at = clock.now()
-        self._factory = SocketFactory()
+        self.ring = config.keyring()
+        self._factory = SocketFactory(self.ring, plaintext_network=config.allow_plaintext_network)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tick_at = 0.0
         self._leave_by = 0.0
@@ -362,6 +364,11 @@ class TierService:
         pids = self._carrier.mover_pids()
         self._carrier.answer(tell(request, self._config, pids, lambda told: self._told(told | more)))
 
+    @property
+    def kept(self) -> Kept:
+        """What was kept out."""
+        return Kept(dict(self._factory.refused), self._requests.forbidden + self._control.forbidden)
+
     def _document(self) -> operate.Document:
         dump = status(self.state, self._lifecycle, self._carrier, int((clock.now() - self._started_at) * 1e3))
         dump.update(
@@ -370,7 +377,8 @@ class TierService:
             members=len(self._probes),
             metaserver_known=self._metaservers.known,
             failed_commands=self.failed_commands,
-            malformed=self.malformed + self._requests.malformed,
+            malformed=self.malformed + self._requests.malformed + self._control.malformed,
+            **self.kept._asdict(),
         )
         return self._told(dump)
 

@@ -166,6 +166,8 @@ class TierState:
                 self.disk.read_ended(job, found)
             case events.SegmentFound(number, size, records):
                 self.disk.found(number, size, records)
+            case events.PagesUndeciphered(count):
+                self.counts["disk_wrong_key"] += count
             case events.SegmentsEnded():
                 self.disk.all_found()
             case events.Tick():

@@ -17,7 +17,10 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
+from keys import Keys
 from pegaflow.common import clock
+from pegaflow.common.bus.keyring import Keyring
+from pegaflow.common.bus.roles import Role
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.pool import GRANULE
@@ -55,11 +58,11 @@ def until(what: str, check: Callable[[], T | None], seconds: float = 30.0) -> T:
         time.sleep(0.005)
 
 
-def ask(endpoint: str, message: Any, seconds: float = 5.0) -> Any:
+def ask(endpoint: str, message: Any, seconds: float = 5.0, ring: Keyring | None = None) -> Any:
     """One request from a socket of its own."""
 
     async def once() -> Any:
-        factory = SocketFactory()
+        factory = SocketFactory(ring)
         client = RpcClient(factory, asyncio.get_running_loop(), endpoint)
         try:
             return await client.request(message, seconds)
@@ -120,12 +123,21 @@ class Cluster:
         pool: str = "64MiB",
         more: Sequence[str] = (),
         own: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        keys: Keys | None = None,
     ) -> None:
-        """`more`: options of every tier; `own`: of one, by its node."""
+        """`more`: options of every tier; `own`: of one, by its node; `keys`: everybody has one."""
         self.folder = folder
         self.pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
         self.metaserver_endpoint = f"tcp://127.0.0.1:{free_port()}"
         arguments = ["--requests", self.metaserver_endpoint]
+        own = {node: list(flags) for node, flags in own.items()}
+        if keys is not None:
+            files = {node: keys.file(Role.TIER, node) for node in tiers}
+            ring = Keyring(Role.METASERVER, file := keys.file(Role.METASERVER), keys.allowed)
+            arguments += ["--curve-key-file", str(file), "--curve-allowed", str(keys.allowed)]
+            self.metaserver_endpoint += f"#{ring.public_hex}"
+            for node, file in files.items():
+                own[node] = [*own.get(node, ()), "--curve-key-file", str(file), "--curve-allowed", str(keys.allowed)]
         for name in ("events", "control"):
             arguments += [f"--{name}", f"tcp://127.0.0.1:{free_port()}"]
         self.metaserver = Process("pegaflow.services.metaserver", *arguments, "--health-port", "0")

@@ -88,7 +88,17 @@ def test_a_port_in_use_is_named(folder: Path) -> None:
     taken = context.socket(zmq.ROUTER)
     port = free_port()
     taken.bind(f"tcp://127.0.0.1:{port}")
-    done = run_tier(folder, "--pool-dir", "/dev/shm/pfbad", "--pool-size", "16MiB", "--requests", f"tcp://127.0.0.1:{port}")
+    done = run_tier(
+        folder,
+        "--pool-dir",
+        "/dev/shm/pfbad",
+        "--pool-size",
+        "16MiB",
+        "--requests",
+        f"tcp://127.0.0.1:{port}",
+        "--events",
+        "tcp://127.0.0.1:*",
+    )
     taken.close()
     context.term()
     assert done.returncode == EX_TEMPFAIL

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cluster import PAGE_BYTES, Cluster, Engine, ask, dump, make_keys, page_bytes, until
 from pegaflow.common.pool import GRANULE
+from pegaflow.common.private import write_secret
 from pegaflow.common.wire.messages.space import Keep, Probe, Probed
 
 pytestmark = pytest.mark.timeout(120)
@@ -17,12 +18,14 @@ POOL = 16 << 20
 PAGES = 600
 BATCH = 50
 DISK, SEALED = 1, 2
+KEY = "0f" * 32
 FROM_DISK = 2
 
 
 def made(**options: Any) -> Cluster:
     folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
     folder.mkdir(mode=0o700)
+    write_secret(folder / "disk.key", KEY)
     disk = ["--disk-dir", str(folder / "disk"), "--disk-size", "128MiB", "--evict-high", "0.6", "--evict-low", "0.4"]
     return Cluster(folder, pool=f"{POOL >> 20}MiB", more=disk, **options)
 
@@ -160,3 +163,40 @@ def test_damaged_files_cost_their_own_pages_only(single: Cluster) -> None:
     assert lost == counts["disk_bad_checksum"] + counts.get("disk_read_failed", 0) >= 1
     assert good == len(below) - lost > 100 and log.exists()
     p.close()
+
+
+def test_under_a_key_pages_come_back_after_a_kill_and_under_another_one_they_are_dropped_and_counted() -> None:
+    with made(tiers="a", mover=False) as cluster:
+        tier = cluster.tiers["a"]
+        tier.kill()
+        tier.command += ["--disk-key-file", str(cluster.folder / "disk.key")]
+        tier.start()
+        cluster.wait_ready()
+        keys = make_keys(PAGES)
+        p = Engine(cluster, "a", "p").attached()
+        for first in range(0, PAGES, BATCH):
+            assert len(p.save(keys[first : first + BATCH], f"r{first}").positions) == BATCH
+            settled(cluster)
+        below = on_disk(cluster, keys)
+        assert len(below) > PAGES - POOL // PAGE_BYTES
+        plain = page_bytes(below[0])[:64]
+        assert not any(plain in path.read_bytes() for path in cluster.disk("a").glob("*.pages")), (
+            "nothing of it lies there in plain"
+        )
+        assert FROM_DISK in check(p, below[:BATCH])
+
+        tier.kill()
+        cluster.forget_pool("a")
+        second = again(cluster, p)
+        assert second["counts"]["disk_found"] and not second["counts"].get("disk_wrong_key")
+        assert set(check(p, below[BATCH : 2 * BATCH])) == {FROM_DISK}
+
+        tier.kill()
+        cluster.forget_pool("a")
+        (cluster.folder / "disk.key").write_text("f0" * 32)
+        lost = again(cluster, p)
+        assert lost["counts"]["disk_wrong_key"] >= second["counts"]["disk_found"]
+        assert lost["disk"]["pages"] == 0 and lost["state"] == "ready"
+        assert len(p.save(keys[:BATCH], "again").positions) == BATCH
+        assert check(p, keys[:BATCH])
+        p.close()

@@ -43,7 +43,7 @@ def holder(path: Path, *content: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Path:
-    mover_lock.directory(tmp_path).mkdir()
+    mover_lock.directory(tmp_path).mkdir(mode=0o700)
     return mover_lock.path_for(tmp_path, TOKEN)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pegaflow.common.bus.sockets import check_endpoint
+from pegaflow.common.bus.endpoint import check_endpoint
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
 from pegaflow.common.wire.messages.catalogue import Delta, NodeUp
@@ -107,19 +107,21 @@ def test_a_status_with_other_fields_than_expected_is_shown_all_the_same(document
 
 
 def args(**given: Any) -> argparse.Namespace:
-    return argparse.Namespace(**({"metaserver": None, "tier": None, "timeout": None, "config": None} | given))
+    return argparse.Namespace(
+        **({"metaserver": None, "tier": None, "timeout": None, "config": None, "curve_key_file": None} | given)
+    )
 
 
 def test_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PEGAFLOW_CONFIG", raising=False)
     monkeypatch.delenv("PEGAFLOW_CLI_METASERVER", raising=False)
-    assert choose(args()) == ((DEFAULT_METASERVER,), (), 2.0)
-    assert choose(args(tier=["tcp://t:1"])) == ((), ("tcp://t:1",), 2.0)
+    assert choose(args()) == ((DEFAULT_METASERVER,), (), 2.0, None)
+    assert choose(args(tier=["tcp://t:1"])) == ((), ("tcp://t:1",), 2.0, None)
     file = tmp_path / "c.toml"
     file.write_text('[cli]\nmetaserver = ["tcp://f:1"]\ntimeout = "1s"\n')
-    assert choose(args(config=str(file))) == (("tcp://f:1",), (), 1.0)
+    assert choose(args(config=str(file))) == (("tcp://f:1",), (), 1.0, None)
     monkeypatch.setenv("PEGAFLOW_CLI_METASERVER", "tcp://e:1,tcp://e:2")
-    assert choose(args(config=str(file), timeout="500ms")) == (("tcp://e:1", "tcp://e:2"), (), 0.5)
+    assert choose(args(config=str(file), timeout="500ms")) == (("tcp://e:1", "tcp://e:2"), (), 0.5, None)
     assert check_endpoint(DEFAULT_METASERVER) == DEFAULT_METASERVER
 
 

@@ -177,7 +177,7 @@ def test_help_groups_the_commands_by_question(capsys: pytest.CaptureFixture[str]
     assert "{" not in shown, "no list of choices"
 
 
-ASKS_NOBODY = {"config", "completion"}
+ASKS_NOBODY = {"config", "completion", "keys"}
 
 
 def test_every_command_has_options_that_mean_the_same() -> None:

@@ -62,10 +62,15 @@ def test_both_values_are_said(section: str, config: type[Any], argv: str, said: 
     assert all(part in str(caught.value) for part in said), str(caught.value)
 
 
+TOLD = ["--allow-plaintext-network"]
+
+
 def test_what_is_no_contradiction() -> None:
-    resolve(TierConfig, section="tier", argv=["--requests", "tcp://*:*", "--events", "tcp://*:*", "--control", "tcp://*:*"])
+    resolve(
+        TierConfig, section="tier", argv=["--requests", "tcp://*:*", "--events", "tcp://*:*", "--control", "tcp://*:*", *TOLD]
+    )
     resolve(TierConfig, section="tier", argv=["--metaserver", "tcp://127.0.0.1:7400"])
-    resolve(TierConfig, section="tier", argv=["--requests", "tcp://h:9", "--events", "tcp://h:8", "--health-port", "9"])
+    resolve(TierConfig, section="tier", argv=["--requests", "tcp://h:9", "--events", "tcp://h:8", "--health-port", "9", *TOLD])
     resolve(RouterConfig, section="router", argv=f"{ENGINE} --port 0 --health-port 0".split())
 
 

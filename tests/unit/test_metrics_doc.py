@@ -15,6 +15,7 @@ from pegaflow.common import metrics
 from pegaflow.common.bus.clone import SyncReason
 from pegaflow.common.bus.events import session_topic
 from pegaflow.common.lifecycle import Lifecycle, run
+from pegaflow.services.doors import DoorCollector, Kept
 from pegaflow.services.metaserver.metrics import ENDS, MetaserverMetrics
 from pegaflow.services.metaserver.nodes import NodeState
 from pegaflow.services.router.measures import RouterMetrics
@@ -44,21 +45,25 @@ def registered(registry: CollectorRegistry) -> Metrics:
     return {named(one._name, one._type): frozenset(one._labelnames) for one in made}
 
 
+def doors(service: str) -> DoorCollector:
+    return DoorCollector(service, lambda: Kept({}, 0))
+
+
 def of_tier() -> Metrics:
     place = Place("a", 1, "pool", 1 << 24, "table", "i", "e", "c")
-    return collected(TierCollector(TierState(place, bytes, session_topic)))
+    return collected(TierCollector(TierState(place, bytes, session_topic)), doors("tier"))
 
 
 def of_metaserver() -> Metrics:
     registry = CollectorRegistry()
     MetaserverMetrics(registry)
-    return registered(registry)
+    return registered(registry) | collected(doors("metaserver"))
 
 
 def of_router() -> Metrics:
     registry = CollectorRegistry()
     RouterMetrics(registry)
-    return registered(registry)
+    return registered(registry) | collected(doors("router"))
 
 
 def of_process() -> Metrics:

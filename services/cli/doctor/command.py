@@ -16,7 +16,7 @@ from pegaflow.services.cli.doctor.collect import collect
 from pegaflow.services.cli.doctor.diagnosis import diagnose
 from pegaflow.services.cli.doctor.finding import Finding, Severity
 from pegaflow.services.cli.listing import Listing
-from pegaflow.services.cli.target import checked
+from pegaflow.services.cli.target import checked, choose
 
 NAME = "doctor"
 HELP = "what is wrong, and what to do"
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: nothing found. 1: findings, or somebody did not answer."""
-    routers = checked(tuple(args.router or ()))
+    routers = checked(tuple(args.router or ()), choose(args).ring)
     count = 0
 
     async def look(at: Cluster) -> Listing:

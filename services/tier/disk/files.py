@@ -3,7 +3,8 @@
     <disk_dir>/<node>/   lock │ <16 hex>.pages │ <16 hex>.log        0700, files 0600, nothing else is touched
 
 O_DIRECT where the file system takes it: the pool's slots are aligned, so no bytes are copied on the way and the kernel's cache
-keeps what is of use elsewhere. Else through that cache, which is then told that the bytes are not wanted.
+keeps what is of use elsewhere. Else through that cache, which is then told that the bytes are not wanted. How they stand there
+says coding.py.
 Everything here blocks; `threads.DiskThreads` calls it off the event loop.
 """
 
@@ -12,20 +13,21 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
-import xxhash
 from pegaflow.common import faults
 from pegaflow.common.fault_points import Point
 from pegaflow.common.locks import try_lock
 from pegaflow.common.pool import GRANULE
+from pegaflow.common.private import open_own, private_directory
 from pegaflow.common.wire.errors import ErrorCode, LocalError
-from pegaflow.services.tier.disk.record import ALIGN, Record, aligned, decode_log, encode, encode_header
+from pegaflow.services.tier.disk.cipher import Cipher
+from pegaflow.services.tier.disk.coding import BAD, Coding, checksums
+from pegaflow.services.tier.disk.record import ALIGN, Record, aligned
 
 _NAME: Final = re.compile(r"([0-9a-f]{16})\.(pages|log)")
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,21 +42,24 @@ class DiskFiles:
     `direct`: O_DIRECT is in use. `found`: segments of an earlier life. `foreign`: names in the directory that are not ours.
     """
 
-    def __init__(self, directory: Path, memory: memoryview) -> None:
+    def __init__(self, directory: Path, memory: memoryview, cipher: Cipher | None = None) -> None:
         """Raises `disk_busy` if another tier uses the directory, `disk_refused` if it cannot be used."""
         self._memory = memory
         self._lock = Lock()
         self._fds: dict[int, int] = {}
         self._logs: dict[int, int] = {}
+        self.coding = Coding(cipher)
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_directory(directory)
             self._dir = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except LocalError as error:
+            raise LocalError(ErrorCode.DISK_REFUSED, error.text) from None
         except OSError as error:
             raise LocalError(ErrorCode.DISK_REFUSED, f"{directory}: {error.strerror}") from None
         self._lock_fd = -1
         try:
             faults.reach(Point.TIER_START_BEFORE_DISK_LOCK)
-            self._lock_fd = self._open("lock", os.O_CREAT)
+            self._lock_fd = self._own("lock", os.O_CREAT)
             if not try_lock(self._lock_fd):
                 raise LocalError(ErrorCode.DISK_BUSY, f"another tier uses the disk directory {directory}")
             self.direct = self._takes_direct()
@@ -71,8 +76,15 @@ class DiskFiles:
     def _open(self, name: str, flags: int) -> int:
         return os.open(name, _FLAGS | flags, 0o600, dir_fd=self._dir)
 
+    def _own(self, name: str, flags: int) -> int:
+        try:
+            return open_own(name, os.O_RDWR | flags, self._dir)
+        except LocalError as error:
+            raise LocalError(ErrorCode.DISK_REFUSED, error.text) from None
+
     def _takes_direct(self) -> bool:
-        fd = self._open("probe", os.O_CREAT | os.O_TRUNC)
+        self._unlink("probe")  # of a start that was killed; what else has this name is not to be written to
+        fd = self._open("probe", os.O_CREAT | os.O_EXCL)
         try:
             direct = self._open("probe", os.O_DIRECT)
             try:
@@ -93,19 +105,19 @@ class DiskFiles:
     def load(self, number: int) -> tuple[int, list[Record], int] | None:
         """Bytes and records of a segment of an earlier life, and bytes of its log that are torn. None: no use, and removed."""
         try:
-            fd = self._fds[number] = self._plain(f"{number:016x}.pages", self._direct_flag)
-            log = self._logs[number] = self._plain(f"{number:016x}.log", 0)
+            fd = self._fds[number] = self._own(f"{number:016x}.pages", self._direct_flag)
+            log = self._logs[number] = self._own(f"{number:016x}.log", 0)
             faults.reach(Point.TIER_SEGMENT_BEFORE_READ)
             data = bytearray()
             while part := os.pread(log, 16 << 20, len(data)):
                 data += part
-        except OSError:
+        except (OSError, LocalError):
             self.drop(number)
             return None
         except BaseException:
             self._shut(number)
             raise
-        decoded = decode_log(bytes(data), number, os.fstat(fd).st_size)
+        decoded = self.coding.decode(bytes(data), number, os.fstat(fd).st_size)
         if decoded is None or not decoded[0]:
             self.drop(number)
             return None
@@ -114,14 +126,6 @@ class DiskFiles:
         with suppress(OSError):  # what was set aside behind the last page is free again
             os.ftruncate(fd, size)
         return size, records, torn
-
-    def _plain(self, name: str, flags: int) -> int:
-        fd = self._open(name, flags | os.O_NONBLOCK)
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_nlink != 1:
-            os.close(fd)
-            raise OSError(errno.EPERM, "not a file of this tier")
-        return fd
 
     @property
     def _direct_flag(self) -> int:
@@ -135,25 +139,30 @@ class DiskFiles:
         faults.reach(Point.TIER_DISK_WRITE_BEFORE_PAGES)
         at = start = records[0].offset
         views: list[memoryview] = []
+        room, filled = self.coding.buffer(sum(record.extent for record in records)), 0
+        entries: list[bytes] = []
         try:
             for record, mine in zip(records, slots, strict=True):
                 if record.offset != at or len(views) + len(mine) > _MAX_VECTORS:
                     self._out(fd, views, start)
                     at = start = record.offset
-                views += self._views(record, mine)
+                out, entry = self.coding.outgoing(record, self._views(record, mine), room[filled : filled + record.extent])
+                views += out
+                entries.append(entry)
+                filled += record.extent
                 at += record.extent
             self._out(fd, views, start)
         finally:
             for view in views:
                 view.release()
         faults.reach(Point.TIER_DISK_WRITE_BEFORE_LOG)
-        data = b"".join(map(encode, records))
+        data = b"".join(entries)
         if os.write(log, data) != len(data):
             raise OSError(errno.ENOSPC, "the log is cut short")
         faults.reach(Point.TIER_DISK_WRITE_AFTER_LOG)
 
     def _views(self, record: Record, slots: Sequence[int]) -> list[memoryview]:
-        """What goes to disk or comes from there, part by part. A cipher would stand here, see `record.PLAIN`."""
+        """What goes to disk or comes from there, part by part."""
         starts = [slot * GRANULE for slot in slots]
         return [self._memory[start : start + aligned(length)] for start, length in zip(starts, record.lengths, strict=True)]
 
@@ -179,7 +188,7 @@ class DiskFiles:
                 os.posix_fallocate(fd, 0, size)
                 faults.reach(Point.TIER_DISK_SEGMENT_BEFORE_LOG)
                 log_fd = self._open(log, os.O_CREAT | os.O_EXCL | os.O_APPEND)
-                os.write(log_fd, encode_header(number))
+                os.write(log_fd, self.coding.begin(number))
             except BaseException:
                 os.close(fd)
                 os.unlink(pages, dir_fd=self._dir)
@@ -195,7 +204,11 @@ class DiskFiles:
         faults.reach(Point.TIER_DISK_READ_BEFORE_BYTES)
         found: list[list[bytes] | str] = [""] * len(records)
         for run in _runs(records):
-            together = len(run) > 1 and self._read_together([records[place] for place in run], [slots[place] for place in run])
+            together = (
+                len(run) > 1
+                and not self.coding.sealed
+                and self._read_together([records[place] for place in run], [slots[place] for place in run])
+            )
             for place in run:  # PERF: one request to the disk per run; what is read anew page by page is only what failed so
                 found[place] = self._read(records[place], slots[place], there=together)
         faults.reach(Point.TIER_DISK_READ_BEFORE_REPORT)
@@ -213,17 +226,19 @@ class DiskFiles:
                 view.release()
 
     def _read(self, record: Record, slots: Sequence[int], there: bool) -> list[bytes] | str:
-        """`there`: its bytes are in the slots already."""
+        """`there`: its bytes are in the slots already. A tag that does not fit is told like a checksum that does not."""
         fd = self._fds[record.segment]
         views = self._views(record, slots)
         try:
-            if not there and os.preadv(fd, views, record.offset) != record.extent:
+            if self.coding.sealed:
+                room = self.coding.buffer(record.extent)
+                if os.preadv(fd, [room], record.offset) != record.extent:
+                    return "truncated"
+                if not self.coding.opened(record, room, views):
+                    return BAD
+            elif not there and os.preadv(fd, views, record.offset) != record.extent:
                 return "truncated"
-            found = []
-            for view, length in zip(views, record.lengths, strict=True):
-                with view[:length] as page:
-                    found.append(xxhash.xxh3_128_digest(page))
-            return found
+            return checksums(record, views)
         except OSError as error:
             return code_of(error)
         finally:
@@ -243,6 +258,7 @@ class DiskFiles:
     def _shut(self, number: int) -> None:
         with self._lock:
             fds = [self._fds.pop(number, -1), self._logs.pop(number, -1)]
+            self.coding.drop(number)
         for fd in fds:
             if fd >= 0:
                 os.close(fd)

@@ -53,7 +53,7 @@ class DiskThreads:
         written: Callable[[int, str], None],
         read: Callable[[int, Any], None],
     ) -> None:
-        self._files, self._loop, self._written, self._read_ended = files, loop, written, read
+        self.files, self._loop, self._written, self._read_ended = files, loop, written, read
         self._reads: deque[_Job] = deque()
         self._others: deque[_Job] = deque()
         self._changed = Condition()
@@ -127,7 +127,7 @@ class DiskThreads:
             last = not self._alive
         if last:  # nothing uses the files any more
             try:
-                self._files.close()
+                self.files.close()
             except OSError as error:
                 log.warning("disk_not_closed", text=error.strerror)
             self._tell(self._ended.set)
@@ -138,14 +138,14 @@ class DiskThreads:
 
     def _read(self, job: DiskRead) -> Any:
         try:
-            return self._files.read(job.records, job.slots)
+            return self.files.read(job.records, job.slots)
         except Exception:
             log.exception("disk_read_failed", pages=len(job.records))
             return None
 
     def _write(self, job: DiskWrite) -> str:
         try:
-            self._files.write(job.records, job.slots, job.segment_bytes)
+            self.files.write(job.records, job.slots, job.segment_bytes)
         except OSError as error:
             return code_of(error)
         except Exception:
@@ -157,7 +157,7 @@ class DiskThreads:
         """Twice if need be: files that stay behind take room that nobody counts, until the next life finds them."""
         for _ in range(2):
             try:
-                self._files.drop(segment)
+                self.files.drop(segment)
                 return
             except Exception:
                 log.exception("disk_drop_failed", segment=segment)
@@ -167,7 +167,7 @@ class DiskThreads:
         failed: Exception | None = None
         for _ in range(2):
             try:
-                self._tell(_resolve, answer, self._files.load(segment), None)
+                self._tell(_resolve, answer, self.files.load(segment), None)
                 return
             except Exception as error:
                 failed = error

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from pegaflow.common.private import private_directory
+
 # struct flock of x86-64 and aarch64: type, whence, start, length, pid.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _NAME: Final = re.compile(r"[0-9a-f]{32}\.lock")
@@ -82,7 +84,7 @@ def end_left_overs(runtime: Path, timeout_s: float, *, clock: Callable[[], float
     something may still land in the pool, and nothing of it may be handed out.
     """
     where = directory(runtime)
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_directory(where)
     deadline = clock() + timeout_s
     killed: list[int] = []
     for name in sorted(os.listdir(where)):
