@@ -7,6 +7,7 @@ lookup      750 keys (12k tokens at 16 a block), all sealed, idle tier: through 
 intents     one key each, all known to the tier, until the last one is acknowledged
 visible     `written` at node a ▶ sealed ▶ delta ▶ metaserver ▶ pin ▶ READ ▶ verified: until lookups that wait at a and at b are
             answered; the difference is what a page needs from one tier to the other
+curve       round trips over TCP to one process, in plain and encrypted, in turns: a ping, a lookup, a chunk of a snapshot
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from curve import curve_rows
 from pegaflow.common import clock
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.pool import GRANULE
@@ -183,7 +185,7 @@ def main() -> int:
         goals.append(at_most("sealed -> visible at the other tier, p50 ms", percentile(found["between"], 0.5), 3.0))
         p.close()
         d.close()
-    show([rows], goals, arguments.json)
+    show([rows, curve_rows(arguments.repeats)], goals, arguments.json)
     return 0
 
 
