@@ -17,7 +17,8 @@ from environment.complaint import Complaint
 from failures.scenario import Phase
 
 SECONDS: Final = 20.0
-POLL_SECONDS: Final = 0.005
+BRIEF_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 0.002
 """A prefill of the longest prompt takes a tenth of a second."""
 ENGINE_CORE, WORKER, MOVER = "VLLM::EngineCore", "VLLM::Worker", "pegaflow.services.tier.mover"
 DECODED: Final = 3
@@ -68,8 +69,9 @@ class Hold:
             self._stop()
         before = there(self._phase, self._ports)
         ids = start()
-        if not wait_for(lambda: reached(self._phase, self._ports, before, ids), SECONDS, poll_seconds=POLL_SECONDS):
-            raise Complaint("not_reached", f"the request was not {self._phase} within {SECONDS:.0f} s")
+        seconds = SECONDS if self._place.at_start else BRIEF_SECONDS
+        if not wait_for(lambda: reached(self._phase, self._ports, before, ids), seconds, poll_seconds=POLL_SECONDS):
+            raise Complaint("not_reached", f"the request was not {self._phase} within {seconds:.0f} s")
         if not self._place.at_start:
             self._stop()
         if not legs(self._ports, self._place.legs):

@@ -36,6 +36,9 @@ LENGTH: Final = 150
 LONG: Final = 1900
 """Of a prompt that is caught in its prefill."""
 TOKENS: Final = 32
+MANY: Final = 200
+"""Of an answer that is caught while it is decoded."""
+TRIES: Final = 8
 STANDS_SECONDS: Final = 4.0
 """How long a stopped victim stands still: longer than a node may be silent before it counts as dead."""
 WHOLE_SECONDS: Final = 60.0
@@ -83,10 +86,9 @@ class Stage:
         spares = [self._expected(), self._expected()]
         earlier, first = self._only_at_tier_a()
         router = Server(self._ports.router, ANSWER_SECONDS)
-        probe = Probe(router, self._expected(LONG if scenario.phase is Phase.PREFILLING else LENGTH))
         beside = Traffic(router, self._common, BESIDE, clients=3)
         with Hold(scenario.phase, self._supervision, self._ports) as hold:
-            hold.bring(probe.start)
+            probe = self._brought(scenario.phase, hold, router)
             beside.start()
             wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
             with self._hurt(scenario, probe):
@@ -99,6 +101,24 @@ class Stage:
         wait_until("a new prompt goes its whole way", lambda: self._whole(spares), WHOLE_SECONDS)
         whole = time.monotonic()
         return Result(scenario, outcome, others, ready - began, whole - ready, self._found(earlier, first), self._left())
+
+    def _brought(self, phase: Phase, hold: Hold, router: Server) -> Probe:
+        """A request in this phase. Some last a tenth of a second; one that is over before it is seen is followed by another.
+
+        Raises Complaint.
+        """
+        for left in reversed(range(TRIES)):
+            length = LONG if phase is Phase.PREFILLING else LENGTH
+            probe = Probe(router, self._expected(length, MANY if phase is Phase.DECODING else TOKENS))
+            try:
+                hold.bring(probe.start)
+                return probe
+            except Complaint:
+                hold.release()
+                probe.wait()
+                if not left:
+                    raise
+        raise AssertionError
 
     @contextmanager
     def _hurt(self, scenario: Scenario, probe: Probe) -> Iterator[None]:
@@ -125,11 +145,11 @@ class Stage:
                 stopping.result()
                 self._supervision.start_one(victim)
 
-    def _expected(self, length: int = LENGTH) -> Expected:
+    def _expected(self, length: int = LENGTH, tokens: int = TOKENS) -> Expected:
         """A prompt that nobody has seen, full pages and a tail, and the right answer."""
         self._fresh += 1
         case = self._prompts.completion(f"mole {self._fresh}", length)
-        case = case._replace(body=case.body | {"max_tokens": TOKENS, "ignore_eos": True})
+        case = case._replace(body=case.body | {"max_tokens": tokens, "ignore_eos": True})
         return Expected(case, ask(Server(self._ports.reference), case))
 
     def _whole(self, spares: list[Expected]) -> bool:
