@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 
 
 class Departed(NamedTuple):
-    """A node's life that is over: `reason` dead, bye or replaced; `sealed` None: how many pages it had is not known."""
+    """A node's life that is over: `reason` dead, bye or replaced; `sealed` None: how many pages it had is not known.
+
+    `endpoint`: where it was asked, empty if that is not known.
+    """
 
     node: str
     epoch: str
     reason: str
     ago_ms: int
     sealed: int | None
+    endpoint: str = ""
 
 
 def departed(document: Mapping[str, Any]) -> list[Departed]:
@@ -22,7 +26,7 @@ def departed(document: Mapping[str, Any]) -> list[Departed]:
     found = []
     for row in rows if isinstance(rows, list) else []:
         try:
-            one = Departed(row["node"], row["epoch"], row["reason"], row["ago_ms"], row["sealed"])
+            one = Departed(row["node"], row["epoch"], row["reason"], row["ago_ms"], row["sealed"], str(row.get("requests", "")))
         except (KeyError, TypeError):
             continue
         if isinstance(one.ago_ms, int) and isinstance(one.node, str) and isinstance(one.sealed, int | None):

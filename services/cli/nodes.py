@@ -12,6 +12,7 @@ from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli.cluster import Cluster, Peer, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing, Wrong
+from pegaflow.services.cli.silence import gone
 from pegaflow.services.cli.table import size
 
 NAME = "nodes"
@@ -25,18 +26,20 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: every tier answered, and no metaserver doubts one. 1: otherwise."""
+    """0: every tier answered, and no metaserver doubts or misses one. 1: otherwise."""
     return listed(args, look)
 
 
 async def look(cluster: Cluster) -> Listing:
-    found = await asyncio.gather(*(_row(cluster, peer) for peer in cluster.tiers))
+    found = list(await asyncio.gather(*(_row(cluster, peer) for peer in cluster.tiers)))
     doubted = [
         Wrong("tier", peer.node, peer.endpoint, peer.state, "a metaserver does not hear from it")
         for peer in cluster.tiers
         if peer.state == "suspect"
     ]
-    return Listing(COLUMNS, sorted(found, key=lambda row: str(row["node"])), doubted)
+    missed = await gone(cluster)
+    found += [_named(Peer(one.service, one.node, one.endpoint)) | {"state": one.code} for one in missed]
+    return Listing(COLUMNS, sorted(found, key=lambda row: str(row["node"])), [*doubted, *missed])
 
 
 async def _row(cluster: Cluster, peer: Peer) -> dict[str, Any]:

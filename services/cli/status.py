@@ -11,14 +11,14 @@ from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
 from pegaflow.services.cli.cluster import Cluster, Peer, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
-from pegaflow.services.cli.departed import missing
 from pegaflow.services.cli.listing import Listing, Wrong
-from pegaflow.services.cli.table import ago, size, span
+from pegaflow.services.cli.silence import explained, lost
+from pegaflow.services.cli.table import size, span
 
 NAME = "status"
 HELP = "who is there and how they are"
-FORGOTTEN_MS = 24 * 3_600_000
-"""A node that was silent for so long is not missed any more."""
+ASKING = 0.7
+"""The share of the time for asking them; the rest is for looking why somebody does not answer."""
 
 
 def add_parser(commands: Any) -> None:
@@ -34,26 +34,26 @@ def run(args: argparse.Namespace) -> int:
 
 async def look(cluster: Cluster) -> Listing:
     """Everyone that can be found from there, metaservers first."""
-    silent = [one for one in cluster.wrong if one.service in ("metaserver", "tier")]
+    budget_s = ASKING * cluster.left_s
     peers = [*cluster.metaservers, *cluster.tiers]
-    found = await asyncio.gather(*(_row(cluster, peer) for peer in peers))
-    gone = _gone(found, {peer.node for peer in cluster.tiers})
-    unseen = [_absent(Peer(one.service, one.node, one.endpoint), one.code, one.text) for one in silent]
-    rows = sorted([*unseen, *found, *gone], key=lambda row: str(row["service"]))
-    wrong = [
-        Wrong(row["service"], row["node"], row["endpoint"], row["code"], row["text"])
-        for row in [*found, *gone]
-        if not row["reachable"]
-    ]
+    found = await asyncio.gather(*(_row(cluster, peer, budget_s) for peer in peers))
+    silent = [one for one in cluster.wrong if one.service in ("metaserver", "tier")]
+    silent += [one for one in found if isinstance(one, Wrong)]
+    answered = [one for one in found if not isinstance(one, Wrong)]
+    silent += lost([row["status"] for row in answered], {peer.node for peer in cluster.tiers})
+    wrong = await explained(silent)
+    cluster.wrong[:] = [one for one in cluster.wrong if one not in silent]  # they are in `wrong`, with more to say
+    rows = sorted([*map(_absent, wrong), *answered], key=lambda row: (str(row["service"]), str(row["node"])))
     return Listing(COLUMNS, rows, wrong)
 
 
-async def _row(cluster: Cluster, peer: Peer) -> dict[str, Any]:
+async def _row(cluster: Cluster, peer: Peer, budget_s: float) -> dict[str, Any] | Wrong:
     try:
-        pong, answer = await asyncio.gather(cluster.tell(peer, Ping(), Pong), cluster.tell(peer, Status(), Document))
+        questions = cluster.tell(peer, Ping(), Pong, budget_s), cluster.tell(peer, Status(), Document, budget_s)
+        pong, answer = await asyncio.gather(*questions)
         return present(peer.endpoint, pong, document_of(answer))
     except PegaflowError as error:
-        return _absent(peer, error.code, error.text)
+        return Wrong(peer.service, peer.node, peer.endpoint, error.code, error.text)
 
 
 def present(endpoint: str, pong: Pong, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,20 +78,8 @@ def present(endpoint: str, pong: Pong, document: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _gone(found: list[dict[str, Any]], here: set[str]) -> list[dict[str, Any]]:
-    """Nodes that a metaserver has lost sight of: a tier that died an hour ago is in nobody's list any more."""
-    lost = {one.node: one for row in found for one in missing(row.get("status") or {}, here, FORGOTTEN_MS)}
-    return [
-        _absent(
-            Peer("tier", one.node, ""), one.reason, f"fell silent {ago(one.ago_ms)}, {one.sealed or 'no'} pages were known there"
-        )
-        for one in lost.values()
-    ]
-
-
-def _absent(peer: Peer, code: str, text: str) -> dict[str, Any]:
-    named = {"service": peer.service, "node": peer.node, "endpoint": peer.endpoint}
-    return named | {"reachable": False, "state": code, "code": code, "text": text}
+def _absent(silent: Wrong) -> dict[str, Any]:
+    return silent._asdict() | {"reachable": False, "state": silent.code}
 
 
 def _pages(pages: Any) -> str:

@@ -55,13 +55,14 @@ MAX_LEFT = 64
 
 
 class _Left(NamedTuple):
-    """A node's life that is over; `sealed`: how many pages it was known to have, None where that is forgotten."""
+    """A node's life that is over, at `requests`; `sealed`: how many pages it was known to have, None where that is forgotten."""
 
     node: str
     epoch: int
     reason: str
     at: float
     sealed: int | None
+    requests: str
 
 
 class MetaserverState:
@@ -282,7 +283,7 @@ class MetaserverState:
                     self.counts["swaps"] += 1
                     self._swapped(node, first, now)
                 case Voided(epoch):
-                    self._left.append(_Left(node.name, epoch, "replaced", now, None))
+                    self._left.append(_Left(node.name, epoch, "replaced", now, None, node.requests))
                     self._show_down(node, epoch, "replaced")
                     self._settle(self.waiters.all(), now)
                 case _:
@@ -306,7 +307,7 @@ class MetaserverState:
 
     def _lose(self, node: Node, reason: str, now: float) -> None:
         epoch = node.epoch
-        self._left.append(_Left(node.name, epoch, reason, now, node.clone.sealed))
+        self._left.append(_Left(node.name, epoch, reason, now, node.clone.sealed, node.requests))
         self.nodes.part(node, for_good=reason == "bye")
         self._out.append(Disconnect(node.name))
         self.counts[f"nodes_{reason}"] += 1
@@ -365,6 +366,7 @@ class MetaserverState:
                     "reason": left.reason,
                     "ago_ms": int((now - left.at) * 1e3),
                     "sealed": left.sealed,
+                    "requests": left.requests,
                 }
                 for left in self._left
             ],

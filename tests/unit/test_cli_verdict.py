@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import builtins
 import io
 import json
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from pegaflow.common.wire.messages.inspection import NamespaceList, Step
 from pegaflow.services.cli import catalogue, prompt
 from pegaflow.services.cli.catalogue import Short
 from pegaflow.services.cli.departed import Departed, departed, missing
+from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.namespaces import Namespace, differing, merged
 from pegaflow.services.cli.sight import Copy, Moment
+from pegaflow.services.cli.silence import explained
 from pegaflow.services.cli.target import UsageError
 from pegaflow.services.cli.verdict import Absent, Cause, Evidence, Other, verdict
 
@@ -276,3 +280,16 @@ def test_a_node_is_missed_if_it_fell_silent_not_long_ago_and_is_not_back() -> No
 @pytest.mark.parametrize("left", [None, 7, {}, [7, {}], [life("a", "dead", sealed="x")], [life("a", "dead", ago_ms=None)]])
 def test_a_document_of_another_form_names_no_node(left: Any) -> None:
     assert departed({"left": left}) == departed({}) == []
+
+
+def test_what_the_endpoint_of_a_silent_service_shows() -> None:
+    """A socket that is bound and does not listen; one whose process takes connections and says nothing; no endpoint at all."""
+    with socket.socket() as unused, socket.create_server(("127.0.0.1", 0)) as stopped:
+        unused.bind(("127.0.0.1", 0))
+        at = [f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in (unused, stopped)]
+        told = asyncio.run(explained([Wrong("tier", "a", endpoint, "deadline", "no answer") for endpoint in [*at, ""]]))
+    assert [one.text for one in told] == [
+        "no answer; nobody listens there: the process is not running",
+        "no answer; somebody listens there and says nothing: the process is stopped, or hangs",
+        "no answer",
+    ]

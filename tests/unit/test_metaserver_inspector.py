@@ -60,6 +60,7 @@ def test_lives_that_ended_are_remembered() -> None:
     script.feed(Asked("x", Bye("b", B1)))
     script.now += 2.0
     left = script.state.dump(script.now)["left"]
+    assert all(one["requests"] for one in left), "where it was asked: the tool looks whether anybody listens there"
     assert [(one["node"], one["epoch"], one["reason"], one["ago_ms"], one["sealed"]) for one in left] == [
         ("a", f"{A1:016x}", "replaced", 2000, None),
         ("b", f"{B1:016x}", "bye", 2000, 2),

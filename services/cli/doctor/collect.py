@@ -14,7 +14,7 @@ from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.departed import Departed, missing
 from pegaflow.services.cli.doctor.patient import Absent, Patient, Reachability
-from pegaflow.services.cli.status import FORGOTTEN_MS
+from pegaflow.services.cli.silence import FORGOTTEN_MS
 from pegaflow.services.reach import reach
 
 DISK_BYTES = 64 << 20
