@@ -76,6 +76,7 @@ class Attacher:
         self._lock: ProcessLock | None = None
         self._asking = False
         self._closed = False
+        self._told = ""
 
     def close(self) -> None:
         """Drops the lock: nothing may be mapped any more."""
@@ -131,6 +132,7 @@ class Attacher:
         if self._closed:
             return
         if isinstance(answer, Attached):
+            self._told = ""
             self._attached(answer)
             return
         error = answer if isinstance(answer, PegaflowError) else PegaflowError(ErrorCode.BAD_MESSAGE, "no Attached")
@@ -138,7 +140,15 @@ class Attacher:
             self._lock.close()
             self._lock = None  # the directory was made anew: a lock that the tier can see needs a new file
         if error.retryable:
+            self._tell(error)
             self._loop.call_later(RETRY_S, self.ask)
             return
         log.error("pegaflow: attach refused: %s", error)
         self._refused(error)
+
+    def _tell(self, error: PegaflowError) -> None:
+        """Once until another answer comes. A tier that says nothing is not refusing: whoever waits for it says that."""
+        if error.code in (ErrorCode.DEADLINE, ErrorCode.UNREACHABLE) or error.code == self._told:
+            return
+        self._told = error.code
+        log.warning("pegaflow: attach refused, asking again: %s", error)

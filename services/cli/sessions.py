@@ -35,7 +35,7 @@ async def look(cluster: Cluster) -> Listing:
 
 
 def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[bytes, Namespace]) -> Listing:
-    """One row per session; engines of different fingerprints are compared below, factor by factor."""
+    """One row per session; engines of different fingerprints are compared in notes, and pages without engines named."""
     rows = [_row(node, one, known) for node, mine in sessions for one in mine]
     wrong = [
         Wrong(
@@ -53,6 +53,11 @@ def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[
     for other in attached[1:]:
         factors = differing(attached[0].factors, other.factors) or "factors unknown"
         notes.append(f"fingerprints {attached[0].label} and {other.label} differ: {factors}")
+    notes += [
+        f"fingerprint {one.label} still holds {one.pages} pages, {size(one.used_bytes)}: model {one.factors.get('model', '?')}"
+        for one in known.values()
+        if one.pages and not one.engines
+    ]
     return Listing(COLUMNS, rows, wrong, notes)
 
 

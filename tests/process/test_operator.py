@@ -1,0 +1,204 @@
+"""A new operator with nothing but the tool and docs: real processes are killed, stopped and misled, each is found by the command
+that the documents name. Why a prompt missed, whose seed differs: test_cli_pages.py, test_every_command.py.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cluster import FACTORS, PAGE_BYTES, Cluster, Engine, dump, make_keys, until
+
+pytestmark = pytest.mark.timeout(120)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+OTHER = b"o" * 16
+NOBODY = "nobody listens there: the process is not running"
+STOPPED = "somebody listens there and says nothing: the process is stopped, or hangs"
+
+
+class Answer(NamedTuple):
+    """What the tool said: exit code, rows and what is wrong of its JSON, and stderr."""
+
+    code: int
+    rows: list[dict[str, Any]]
+    wrong: list[dict[str, Any]]
+    talk: str
+
+    def about(self, node: str) -> str:
+        """What is wrong with a node, in words."""
+        return "; ".join(str(one["text"]) for one in self.wrong if one["node"] == node)
+
+
+class Operator:
+    """Types a command. Only those that the failure table names."""
+
+    def __init__(self, metaserver: str) -> None:
+        self._environment = {**os.environ, "PEGAFLOW_CLI_METASERVER": metaserver}
+        self._known = (DOCS / "troubleshooting.md").read_text()
+
+    def __call__(self, line: str) -> Answer:
+        words = line.split()
+        name = " ".join(words[:2]) if words[0] in ("node", "page", "check", "catalogue") else words[0]
+        assert f"pegaflow {name}" in self._known, f"who should know of {name}?"
+        tool = Path(sys.executable).with_name("pegaflow")
+        ended = subprocess.run([tool, *words, "-o", "json"], env=self._environment, capture_output=True, text=True)
+        assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended.stderr
+        told = json.loads(ended.stdout)
+        return Answer(ended.returncode, told["rows"], told["wrong"], ended.stderr)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = Path("/tmp") / f"pf-{os.getpid()}-{os.urandom(3).hex()}"  # ipc paths are short
+    folder.mkdir(mode=0o700)
+    with Cluster(folder, pool="16MiB") as made:
+        made.wait_ready()
+        yield made
+
+
+@pytest.fixture
+def ask(cluster: Cluster) -> Operator:
+    return Operator(cluster.metaserver_endpoint)
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def well(cluster: Cluster, ask: Operator) -> None:
+    cluster.wait_ready()
+
+    def states() -> dict[str, str]:
+        return {one["node"]: one["state"] for one in dump(cluster.metaserver_endpoint).get("nodes", ())}
+
+    until("all up", lambda: states() == dict.fromkeys(cluster.tiers, "up"))
+    assert ask("status").code == 0
+
+
+def test_which_tier_was_killed_and_which_was_stopped(cluster: Cluster, ask: Operator) -> None:
+    """While the metaserver still knows them, and when it has given them up."""
+    a, b = cluster.tiers["a"], cluster.tiers["b"]
+    with stopped(a.process.pid):
+        b.kill()
+        for _ in range(2):
+            answer = ask("status")
+            assert answer.code == 1
+            assert STOPPED in answer.about("a") and NOBODY in answer.about("b"), answer.talk
+            assert {row["node"]: row["reachable"] for row in answer.rows} == {"metaserver": True, "a": False, "b": False}
+            until("given up", lambda: dump(cluster.metaserver_endpoint).get("nodes") == [])
+        assert {row["node"]: row["state"] for row in answer.rows if row["service"] == "tier"} == {"a": "dead", "b": "dead"}
+        assert [row["state"] for row in ask("nodes").rows] == ["dead", "dead"]
+    b.start()
+    well(cluster, ask)
+
+
+def test_what_became_of_the_metaserver(cluster: Cluster, ask: Operator) -> None:
+    with stopped(cluster.metaserver.process.pid):
+        answer = ask("status")
+        assert answer.code == 1 and [STOPPED in one["text"] for one in answer.wrong] == [True]
+    cluster.metaserver.kill()
+    answer = ask("status")
+    assert answer.code == 1 and [(one["service"], NOBODY in one["text"]) for one in answer.wrong] == [("metaserver", True)]
+    alone = ask(f"status --tier {cluster.endpoint('a')}")
+    assert alone.code == 0 and [row["node"] for row in alone.rows] == ["a"], "the tiers can be looked at without it"
+    cluster.metaserver.start()
+    well(cluster, ask)
+
+
+def test_a_mover_that_was_stopped(cluster: Cluster, ask: Operator) -> None:
+    """Its READs are given up; after a while the tier itself sees it, and starts another."""
+    pid = cluster.tiers["b"].process.pid
+    (mover,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+    def counts() -> dict[str, Any]:
+        rows = ask("node show b").rows
+        return {row["name"]: row["value"] for row in rows if row["name"].startswith("mover.")}
+
+    p, d = Engine(cluster, "a", "p").attached(), Engine(cluster, "b", "d").attached()
+    keys = make_keys(5)
+    p.save(keys)
+    until("sealed", lambda: dump(cluster.endpoint("a"))["pages"].get("sealed") == 5)
+    before = counts()
+    assert (before["mover.hung"], before["mover.given_up"]) == (0, 0)
+    os.kill(int(mover), signal.SIGSTOP)
+    assert d.lookup(keys, wait_s=0.5, request="stuck").full == 0
+    (row,) = ask("why stuck").rows
+    assert row["reason"] == "deadline" and "not there in time" in row["because"] and "on a" in row["because"]
+    until("given up", lambda: counts()["mover.given_up"] or counts()["mover.hung"])
+    until("seen to hang", lambda: counts()["mover.hung"] == 1)
+    until("another one", lambda: counts()["mover.spawned"] == before["mover.spawned"] + 1)
+    until("served again", lambda: d.lookup(keys, request="again").full == 5)
+    p.close()
+    d.close()
+
+
+PROMISES = """
+import sys, time
+from engine_process import Engine, keys_of
+engine = Engine("p", sys.argv[1], __import__("pathlib").Path(sys.argv[2]))
+engine.scheduler.wait_attached(30), engine.bus.wait_attached(30)
+while engine.scheduler.publish_intent(keys_of("slow", 3), [16] * 3, [0] * 3, ["slow"] * 3, 0) is None:
+    time.sleep(0.01)
+time.sleep(600)
+"""
+
+
+def test_an_engine_that_promised_pages_and_stands_still(cluster: Cluster, ask: Operator) -> None:
+    engine = subprocess.Popen(
+        [sys.executable, "-c", PROMISES, cluster.endpoint("a"), str(cluster.runtime("a"))], cwd=Path(__file__).parent
+    )
+    until("granted", lambda: dump(cluster.endpoint("a")).get("grants") == 1)
+    (row,) = ask("intents").rows
+    assert (row["engine"], row["requests"], row["pages"]) == ("p", "slow", 3)
+    engine.send_signal(signal.SIGSTOP)
+    until("silent", lambda: ask("sessions").code == 1)
+    answer = ask("sessions")
+    assert [(row["engine"], row["state"]) for row in answer.rows] == [("p", "silent")]
+    assert ask("intents").rows[0]["silent_ms"] > 1500
+    engine.kill()
+    engine.wait()
+    until("its death is proven", lambda: ask("intents").rows == [])
+    assert ask("sessions").code == 0
+
+
+def test_what_fills_the_pool(cluster: Cluster, ask: Operator, caplog: pytest.LogCaptureFixture) -> None:
+    """By engine while it is there, by fingerprint and model afterwards; and what may not be evicted."""
+    p = Engine(cluster, "a", "p").attached()
+    q = Engine(cluster, "a", "q", fingerprint=OTHER, factors={**FACTORS, "model": "large"}).attached()
+    before = dump(cluster.endpoint("a"))["pages"].get("sealed", 0)
+    mine, theirs = make_keys(10, salt=9), [OTHER + bytes((9, i)) + b"k" * 30 for i in range(200)]
+    p.save(mine)
+    q.save(theirs)
+    until("sealed", lambda: dump(cluster.endpoint("a"))["pages"].get("sealed") == before + 210)
+    used = {row["engine"]: row["namespace_bytes"] for row in ask("sessions").rows}
+    assert used["q"] == 200 * PAGE_BYTES > used["p"]
+    held = p.lookup(mine, request="held")
+    assert [(row["holder"], row["request"], row["pages"]) for row in ask("leases").rows] == [("p", "held", 10)]
+    assert held.lease is not None
+    p.scheduler.release(held.lease)
+    with caplog.at_level(logging.WARNING):
+        twin = Engine(cluster, "a", "q", fingerprint=OTHER)
+        until("it says why it is not let in", lambda: "session_taken" in caplog.text)
+    twin.close()
+    assert len(re.findall("asking again: session_taken", caplog.text)) <= 2, "once by each of its halves"
+    q.close()
+    until("it has left", lambda: len(dump(cluster.endpoint("a"))["sessions"]) == 1)
+    talk = ask("sessions").talk
+    assert re.search(rf"{OTHER.hex()[:8]} \(no engine now\) still holds 200 pages, .*: model large", talk), talk
+    p.close()
