@@ -123,11 +123,18 @@ def complaints(block: Block) -> list[str]:
     return [f"{block}: {text}" for words in commands(block.text) for text in _judged(words)]
 
 
+def mentions(document: str, text: str) -> list[str]:
+    """What is wrong with commands within a sentence or table."""
+    spans = [span for span in re.findall(r"`(pegaflow(?:-\w+)? [^`\n]+)`", text) if not re.search(r"\||COMMAND|<", span)]
+    return [f"{document}: `{span}`: {text}" for span in spans for words in commands(span) for text in _judged(words)]
+
+
 def _judged(words: list[str]) -> Iterator[str]:
     name, *rest = words
     options = [word.partition("=")[0] for word in rest if word.startswith("-") and word not in ("-", "--")]
     if name == "pegaflow":
-        yield from _unknown(name, options, _of_tool(rest))
+        known = _of_tool(rest)
+        yield from _unknown(name, options, known) if known else [f"no command {' '.join(words)}"]
     elif name.startswith("pegaflow-"):
         service = name.removeprefix("pegaflow-")
         yield from _unknown(name, options, _of_service(service)) if service in SERVICES else [f"no command {name}"]
@@ -150,7 +157,7 @@ def _unknown(name: str, options: list[str], known: frozenset[str]) -> Iterator[s
 
 
 def _of_tool(words: list[str]) -> frozenset[str]:
-    """Options of a command and of those above it. Raises KeyError: there is no such command."""
+    """Options of a command and of those above it; of one that does not exist there are none."""
     parser, known = build(), set[str]()
     below = [word for word in words if not word.startswith("-")]
     while True:
@@ -158,6 +165,8 @@ def _of_tool(words: list[str]) -> frozenset[str]:
         deeper = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         if not deeper:
             return frozenset(known)
+        if not below or below[0] not in deeper[0].choices:
+            return frozenset()
         parser = deeper[0].choices[below.pop(0)]
 
 

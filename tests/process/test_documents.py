@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import pytest
 from cluster import FACTORS, FINGERPRINT, Cluster, Engine, dump, until
-from documents import ROOT, Block, blocks, commands, complaints, documents
+from documents import ROOT, Block, blocks, commands, complaints, documents, mentions
 from pegaflow.common.key_scheme import KeyScheme
 from pegaflow.common.keys import HashAlgorithm
+from pegaflow.services.cli.verdict import Cause
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -72,6 +73,7 @@ def test_a_block_does_what_it_says(stage: Stage, block: Block) -> None:
 
 def test_what_is_not_run_names_what_exists() -> None:
     found = [text for block in BLOCKS for text in complaints(block)]
+    found += [text for path in documents() for text in mentions(str(path.relative_to(ROOT)), path.read_text())]
     assert not found, "\n".join(found)
     assert {block.label for block in BLOCKS} >= {"sh", "sh hardware", "sh minutes"}
 
@@ -135,3 +137,26 @@ def test_a_right_block_is_not() -> None:
     assert [words[0] for words in commands(text)] == ["pegaflow", "pegaflow-router", "scripts/chaos", "true"]
     assert complaints(Block("x", 1, "sh hardware", text)) == []
     assert complaints(Block("x", 1, "", "nothing to run: see pegaflow")) == []
+
+
+def test_the_failure_table_knows_every_code() -> None:
+    """Of attaching, of a connector that does not start, of the router, of misses, and of the doctor."""
+    known = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "troubleshooting.md").read_text()))
+    router = (ROOT / "docs" / "router.md").read_text()
+    failures = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \| (?:50[234]|in the stream).*$", router, re.MULTILINE)))
+    source = "".join(path.read_text() for path in (ROOT / "connector").glob("*.py"))
+    starts = re.findall(r'(?:StartRefused\(|yield \(?)\s*"(\w+)"', source)
+    judges = "".join(path.read_text() for path in (ROOT / "services" / "cli" / "doctor").glob("*.py"))
+    findings = re.findall(r'(?:error|warning)\(\s*"(\w+)"', judges) + re.findall(r'\(\s*"(\w+_differs)"', judges)
+    attach = [
+        "protocol_mismatch",
+        "fingerprint_mismatch",
+        "layout_mismatch",
+        "lock_not_visible",
+        "session_taken",
+        "bad_member",
+        "pool_too_small",
+    ]
+    for name, codes in {"router": failures, "start": starts, "doctor": findings, "attach": attach, "why": list(Cause)}.items():
+        assert len(codes) >= 7, name
+        assert {str(code) for code in codes} <= known, name
