@@ -158,16 +158,23 @@ def _unknown(name: str, options: list[str], known: frozenset[str]) -> Iterator[s
 
 def _of_tool(words: list[str]) -> frozenset[str]:
     """Options of a command and of those above it; of one that does not exist there are none."""
-    parser, known = build(), set[str]()
+    parser, known = _tool(), set[str]()
     below = [word for word in words if not word.startswith("-")]
     while True:
         known |= parser._option_string_actions.keys()
         deeper = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
         if not deeper:
             return frozenset(known)
-        if not below or below[0] not in deeper[0].choices:
+        if not below:
+            return frozenset(known)
+        if below[0] not in deeper[0].choices:
             return frozenset()
         parser = deeper[0].choices[below.pop(0)]
+
+
+@cache
+def _tool() -> argparse.ArgumentParser:
+    return build()
 
 
 @cache
@@ -175,7 +182,8 @@ def _of_service(service: str) -> frozenset[str]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         load(SERVICES[service], section=service, prog=service, description="", argv=["--help"], environ={})
-    return frozenset(re.findall(r"--[a-z][\w-]*|-h\b", out.getvalue()))
+    own = (ROOT / "services" / service / "__main__.py").read_text()  # what is not an option of the configuration
+    return frozenset(re.findall(r"--[a-z][\w-]*|-h\b", out.getvalue() + own))
 
 
 @cache
