@@ -18,7 +18,7 @@ FORGOTTEN_MS = 24 * 3_600_000
 """A node that was silent for so long is not missed any more."""
 WAIT_S = 0.25
 _WORDS = {
-    "": "somebody greets there: it is busy, or another process",
+    "": "a socket greets there: its process is busy or stuck, or does not let us in (keys)",
     "refused": "nobody listens there: the process is not running",
     "silent": "somebody listens there and says nothing: the process is stopped, or hangs",
     "deadline": "no connection in time: its machine, or the way there",

@@ -163,6 +163,7 @@ def test_the_failure_table_knows_every_code() -> None:
         "session_taken",
         "bad_member",
         "pool_too_small",
+        "forbidden",
     ]
     for name, codes in {"router": failures, "start": starts, "doctor": findings, "attach": attach, "why": list(Cause)}.items():
         assert len(codes) >= 7, name
