@@ -34,8 +34,12 @@ SERVICES = {
     "tier": ("pegaflow.services.tier.config", "TierConfig"),
     "metaserver": ("pegaflow.services.metaserver.config", "MetaserverConfig"),
     "router": ("pegaflow.services.router.config", "RouterConfig"),
+    "watch": ("pegaflow.services.watch.config", "WatchConfig"),
     "cli": ("pegaflow.services.cli.config", "CliConfig"),
 }
+
+MUST_BE_TOLD = ("router", "watch")
+"""An empty table of theirs configures nothing: they have to be told of engines, and of programs."""
 
 
 def add_parser(commands: Any) -> None:
@@ -123,7 +127,7 @@ def _tables(path: str | None) -> list[str]:
             return ["tier"]  # which says what is wrong with it
         if unknown := [name for name in document if name not in SERVICES]:
             return [*named, "tier"] if unknown else []
-        named |= {name for name, table in document.items() if table or name != "router"}  # which has to be told of engines
+        named |= {name for name, table in document.items() if table or name not in MUST_BE_TOLD}
     return [name for name in SERVICES if name in named] or ["tier", "metaserver", "cli"]
 
 

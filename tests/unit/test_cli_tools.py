@@ -226,6 +226,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("[tier]\nhealth_port = 7400\n[metaserver]\nhealth_host = '127.0.0.1'\n", 78, "both port 7400 of 127.0.0.1"),
         ("[tier]\nmetaserver = ['tcp://127.0.0.1:7499']\n[metaserver]\n", 78, "metaserver is tcp://127.0.0.1:7499"),
         ("[router]\nengine = ['http://e:1']\n", 0, "config ok: router"),
+        ("[watch]\nprogram = ['tier-a=http://h:1/health']\n[tier]\n", 0, "config ok: tier, watch"),
+        ("[watch]\nprogram = ['tier-a']\n", 78, "expected PROGRAM="),
     ],
 )
 def test_config_check(file: Path, text: str, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
