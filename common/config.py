@@ -35,6 +35,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from pegaflow.common import faults
 from pegaflow.common.options import Kind, convert, info_of, kind_of, option
 from pegaflow.common.quantity import duration, size
+from pegaflow.common.secrets import without_secrets
 from pegaflow.common.version import package_version
 from pegaflow.common.wire.errors import LocalError
 
@@ -120,7 +121,7 @@ def resolve(
 
 
 def render(loaded: Loaded[Any], section: str) -> str:
-    """The config as TOML that :func:`load` reads back, with the source of each value as a comment."""
+    """The config as TOML that :func:`load` reads back, but for passwords; the source of each value is a comment."""
     lines = [f"[{section}]"]
     for field in dataclasses.fields(loaded.value):
         value = getattr(loaded.value, field.name)
@@ -130,7 +131,8 @@ def render(loaded: Loaded[Any], section: str) -> str:
         elif value is None:
             lines.append(f"# {field.name} is not set  # {source}")
         else:
-            lines.append(f"{field.name} = {_toml(value)}  # {source}")
+            shown = without_secrets(value) if isinstance(value, str) else value
+            lines.append(f"{field.name} = {_toml(shown)}  # {source}")
     return "\n".join(lines) + "\n"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import errno
 import json
 import threading
 from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 MAX_REQUEST_BYTES: Final = 8192
 """Head of a request; probes and scrapers send a few hundred bytes."""
 MAX_CONNECTIONS: Final = 64
-"""A handful of probes at once; more is somebody else's mistake and gets a closed connection."""
+"""A handful of probes at once; more is somebody else's mistake, and the oldest makes room."""
 REQUEST_SECONDS: Final = 5.0
 RENDER_SECONDS: Final = 0.5
 """For the service's loop to say what it counts; after that a scrape gets what it said last."""
@@ -58,10 +59,10 @@ class HealthServer:
         self._rendering: concurrent.futures.Future[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], None] = {}
 
     def start(self) -> None:
-        """Returns when it listens. Raises OSError when the address cannot be bound."""
+        """Returns when it listens. Raises OSError when the address cannot be bound, or is none."""
         if self._port:
             self._begin(self._port)
 
@@ -83,7 +84,7 @@ class HealthServer:
         self._thread.start()
         try:
             return bound.result()
-        except OSError:
+        except Exception:
             self._thread.join()
             self._thread = None
             raise
@@ -95,6 +96,9 @@ class HealthServer:
         except OSError as error:
             bound.set_exception(error)
             return
+        except Exception as error:  # a host that no resolver takes, for one
+            bound.set_exception(OSError(errno.EADDRNOTAVAIL, f"{self._host!r}: {error}"))
+            return
         bound.set_result(server.sockets[0].getsockname()[1])
         await self._end.wait()
         server.close()
@@ -105,11 +109,10 @@ class HealthServer:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            writer.close()
-            return
+            next(iter(self._connections)).cancel()  # the oldest: whoever really asks is done in milliseconds
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._connections[task] = None
+        task.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

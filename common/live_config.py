@@ -68,7 +68,8 @@ class LiveConfig(Generic[T]):
             log.error("reload_failed", what="config", code=ConfigError.code, text=str(error))
             return False
         for name in kept:
-            log.warning("needs_restart", option=name, in_use=_shown(self.value, name), wanted=_shown(loaded.value, name))
+            in_use, wanted_then = (without_secrets(_shown(config, name), name) for config in (self.value, loaded.value))
+            log.warning("needs_restart", option=name, in_use=in_use, wanted=wanted_then)
         self.value = value
         self.sources = {name: self.sources[name] if name in kept else source for name, source in loaded.sources.items()}
         if "log_level" in wanted:

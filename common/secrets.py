@@ -11,7 +11,7 @@ from typing import Any
 
 REMOVED = "(removed)"
 _NAMES = re.compile(r"(^|_)(token|secret|password|passwd|nonce|api_key|private_key|curve_key|credential)s?$", re.IGNORECASE)
-_URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
+_URL_USER = re.compile(r"(?<=://)[^/\s]+@")  # up to the last: a password may have one itself
 _BEARER = re.compile(r"(?i)\b(bearer\s+|sk-)[\w.~+/=-]{4,}")
 
 

@@ -14,11 +14,14 @@ log = logs.get(__name__)
 
 
 def reloading(live: LiveConfig[Any], ring: Keyring | None) -> Callable[[], None]:
-    """What SIGHUP does: the configuration as a whole or not at all, and then the list of keys."""
+    """What SIGHUP does: the configuration as a whole or not at all, and the list of keys.
+
+    That list waits for nothing else to be right: a key that is struck off has to go at once.
+    """
 
     def reload() -> None:
-        if live.reload():
-            reload_keys(ring)
+        live.reload()
+        reload_keys(ring)
 
     return reload
 

@@ -7,7 +7,8 @@ those that are over. Whether a generation counts is a flag of the generation: a 
 What it leaves in the table is swept out in slices (`work`), so nobody waits for it; the same holds for a table that grows.
 
 A name stands for its key. Among five million keys two share one with a chance of 3 in a million, and then a hint is wrong,
-which costs a miss (docs/architecture.md rule 6). Whole keys would cost 130 bytes each, names cost 15 to 45.
+which costs a miss (docs/architecture.md rule 6); two of one tier make its digest differ, so that it is copied again, with the
+pauses of a resync, until one of them leaves. Whole keys would cost 130 bytes each, names cost 15 to 45.
 """
 
 from __future__ import annotations

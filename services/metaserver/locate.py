@@ -72,7 +72,9 @@ class Question:
         self._column += _spread(states, numbers, counts)
 
     def _has_hole(self, end: int) -> bool:
-        return not self._message.holes and self._column.find(GONE, 0, end) >= 0
+        """Among the full keys: tails are alternatives, and make none."""
+        full = max(0, len(self._message.keys) - self._message.tails)
+        return not self._message.holes and self._column.find(GONE, 0, min(end, full)) >= 0
 
     def _cut(self, end: int) -> None:
         """Nothing from key `end` on counts."""

@@ -21,6 +21,7 @@ import msgpack
 from pegaflow.common import logs
 from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.lifecycle import Lifecycle, StartError
+from pegaflow.common.secrets import without_secrets
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.catalogue import GONE
 from pegaflow.services.metaserver import events
@@ -88,7 +89,7 @@ class RedisStore:
         try:
             self._writer, self._reader, self._ear = client(socket_timeout=ANSWER_S), client(socket_timeout=ANSWER_S), client()
         except ValueError as error:
-            raise StartError("bad_config", f"store {url!r}: {error}") from None
+            raise StartError("bad_config", f"store {without_secrets(url)!r}: {without_secrets(str(error))}") from None
         self._failures: tuple[type[Exception], ...] = (RedisError, OSError, asyncio.TimeoutError)
         self._prefix, self._me = prefix, b"%016x" % epoch
         self._handle, self._lifecycle = handle, lifecycle

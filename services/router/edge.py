@@ -59,6 +59,8 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # Falcon takes any number of slashes for one; what is decided here must not depend on them.
+        scope["path"] = "/" + scope["path"].lstrip("/")
         identity = request_id(scope["headers"], _fresh_id)
         reply = Reply(scope, receive, send, identity)
         share = scope[BODY] = Share(self._bodies)

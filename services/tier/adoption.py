@@ -63,6 +63,10 @@ class Adoption:
         pages.allocator.grow(remains.backed)  # also where no slab was cut: memory that is there is not announced again
         pages.allocator.withhold(remains.slabs)
 
+    def going_on(self) -> bool:
+        """There may be pages that nobody here knows yet."""
+        return bool(self.unscanned or self._parts)
+
     # --- the scan ----------------------------------------------------------------------------------------------------
 
     def slab(self, first: int, rows: Sequence[Row], size: int) -> None:

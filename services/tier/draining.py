@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
@@ -33,10 +34,17 @@ class Draining:
         out: list[Command],
         counts: Counter[str],
         jobs: itertools.count[int],
+        adopting: Callable[[], bool],
     ) -> None:
+        """`adopting`: are there pages of an earlier life that are not known yet?"""
         self._saves, self._lookups, self._leases, self._fetches = saves, lookups, leases, fetches
         self.leaving = False
-        self.handover = Handover(node, saves.pages, lookups.disk, out, counts, jobs, lambda: bool(saves.grants or saves.hashing))
+        disk = lookups.disk
+
+        def growing() -> bool:
+            return bool(saves.grants or saves.hashing or not disk.loaded or adopting())
+
+        self.handover = Handover(node, saves.pages, disk, out, counts, jobs, growing)
 
     @property
     def asked(self) -> bool:
@@ -59,7 +67,7 @@ class Draining:
         self._saves.closed = True
         if not hand_over:
             self.handover.stop()
-        elif not self.handover.on:
+        elif not self.handover.on or self.handover.done:
             self.handover.begin()
 
     def end(self) -> None:
@@ -71,7 +79,7 @@ class Draining:
         if self.on:
             raise RemoteError(ErrorCode.DRAINING, "the tier is draining")
         index, has = self._saves.pages.index, self._lookups.disk.has
-        fresh = [key for key in message.keys if key not in index and not has(key)]
+        fresh = [key for key in dict.fromkeys(message.keys) if key not in index and not has(key)]
         owner = Owner(message.node, message.epoch, message.requests)
         count = self._fetches.start(owner, fresh, tuple(message.lengths), now, for_good=True)
         return Taken(message.keys.index(fresh[count]) if count < len(fresh) else len(message.keys))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ from pegaflow.common import machine
 from pegaflow.common.bus.rpc import Request
 from pegaflow.common.lifecycle import Lifecycle
 from pegaflow.common.version import package_version
+from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.common.wire.messages.operate import Document
 from pegaflow.services.tier.carrier import Carrier
 from pegaflow.services.tier.config import TierConfig
+from pegaflow.services.tier.disk.threads import apart
 from pegaflow.services.tier.mover import transports
 from pegaflow.services.tier.sessions import Sessions
 from pegaflow.services.tier.state import TierState
@@ -23,7 +24,12 @@ DISTRIBUTIONS = ("nixl", "numpy", "xxhash")
 
 async def tell(request: Request, config: TierConfig, movers: Sequence[int], told: Callable[[dict[str, Any]], Document]) -> None:
     """Answers with all of it. In a thread: the kernel's list of connections may be long, and folders may hang."""
-    request.reply(told(await asyncio.to_thread(facts, config, movers)))
+    try:
+        found = await apart(lambda: facts(config, movers))
+    except Exception as error:
+        request.fail(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")
+    else:
+        request.reply(told(found))
 
 
 def facts(config: TierConfig, movers: Sequence[int]) -> dict[str, Any]:

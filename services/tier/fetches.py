@@ -110,8 +110,13 @@ class Fetches:
         """
         taken: list[Page] = []
         grant = next(self._pages.grants)
-        self._lives[owner.node] = owner.epoch
+        if for_good:
+            self._lives.pop(owner.node, None)  # nobody may count on it: replicas of its pages are the only copies soon
+        else:
+            self._lives[owner.node] = owner.epoch
         for order, key in enumerate(keys):
+            if key in self._pages.index:  # the same key twice
+                break
             parent = None if for_good else taken[-1] if taken else before
             page = self._pages.reserve(key, PageState.FETCHING, lengths, parent=parent, spare=for_good)
             if page is None:

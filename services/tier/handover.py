@@ -26,7 +26,13 @@ BATCH_BYTES = 64 << 20
 PAUSE_S = 0.25
 """Between two rounds: what was taken arrives meanwhile."""
 TRIES = 8
-"""Rounds after which a key stays behind: whoever took it does not get it."""
+"""After so many offers a key stays behind: whoever took it does not get it, or nobody answers."""
+AGAIN_S = 6.0
+"""Until a key that was taken is offered again: a pin, a READ and a checksum may take as long."""
+RETRY_S = 1.0
+"""Until a key is offered again to whom did not answer."""
+ALONE_ROUNDS = 40
+"""Rounds without any other node after which keys stay behind: a metaserver that has just started knows nobody yet."""
 
 
 class _Target(NamedTuple):
@@ -55,9 +61,13 @@ class Handover:
         self._left: OrderedDict[bytes, None] = OrderedDict()
         self._seen: set[bytes] = set()
         self._tries: Counter[bytes] = Counter()
+        self._again_at: dict[bytes, float] = {}
         self._job = 0
         self._batch: list[bytes] = []
         self._targets: list[_Target] = []
+        self._staying: frozenset[str] = frozenset()
+        self._alone = 0
+        self._now = 0.0
         self._turn = 0
         self._next_at = 0.0
 
@@ -71,9 +81,11 @@ class Handover:
         self._left.clear()
         self._seen.clear()
         self._tries.clear()
-        self._job = 0
+        self._again_at.clear()
+        self._job = self._alone = 0
 
     def tick(self, now: float) -> None:
+        self._now = now
         if not self.on or self.done or self._job or now < self._next_at:
             return
         self._next_at = now + PAUSE_S
@@ -114,6 +126,10 @@ class Handover:
             return  # asked again in the next round
         rows = zip(answer.nodes, answer.epochs, answer.requests, answer.states, strict=True)
         self._targets = [_Target(node, epoch, at) for node, epoch, at, state in rows if state == "up" and node != self._node]
+        self._staying = frozenset(target.node for target in self._targets)
+        self._alone = 0 if self._targets else self._alone + 1
+        if 0 < self._alone < ALONE_ROUNDS:
+            return
         self._batch = self._next_batch()
         if self._batch:
             self._job = next(self._jobs)
@@ -150,14 +166,17 @@ class Handover:
         return True
 
     def _elsewhere(self, answer: Located) -> Iterator[bytes]:
+        """Keys that a node has which stays. Another one that drains may hand over the same keys, and count on us."""
+        stays = [node in self._staying for node in answer.nodes]
         for i, key in enumerate(self._batch):
-            if any(owner != NO_OWNER for owner in answer.owners[i * answer.width : (i + 1) * answer.width]):
+            if any(owner != NO_OWNER and stays[owner] for owner in answer.owners[i * answer.width : (i + 1) * answer.width]):
                 yield key
 
     def _offer(self, keys: list[bytes]) -> None:
-        worn = {key for key in keys if self._tries[key] >= TRIES or not self._lengths(key)}
+        due = [key for key in keys if self._again_at.get(key, 0.0) <= self._now]
+        worn = {key for key in due if self._tries[key] >= TRIES or not self._lengths(key)}
         self._stay(worn)
-        self._batch = [key for key in keys if key not in worn]
+        self._batch = [key for key in due if key not in worn]
         if not self._batch:
             return
         if not self._targets:
@@ -168,14 +187,19 @@ class Handover:
         self._out.append(Offer(self._job, target.endpoint, target.epoch, self._batch, self._lengths(self._batch[0])))
 
     def taken(self, job: int, answer: Taken | PegaflowError) -> None:
-        """What was taken goes to the end of the line, to be looked for; for the rest the next node is asked at once."""
+        """What was taken goes to the end of the line, to be looked for; for the rest the next node is asked at once.
+
+        An error says nothing of room: after it the next node is asked a round later.
+        """
         if not job or job != self._job:
             return
         self._job = 0
-        count = min(answer.count, len(self._batch)) if isinstance(answer, Taken) else 0
+        count = min(answer.count, len(self._batch)) if isinstance(answer, Taken) else len(self._batch)
+        again_at = self._now + (AGAIN_S if isinstance(answer, Taken) else RETRY_S)
         self._tries.update(self._batch[:count])
         for key in self._batch[:count]:
             self._left.move_to_end(key)
+            self._again_at[key] = again_at
         if count < len(self._batch):
             self._targets.pop(self._turn % len(self._targets))
             self._offer(self._batch[count:])
@@ -189,10 +213,12 @@ class Handover:
     def _end(self, keys: set[bytes]) -> None:
         for key in keys:
             del self._left[key], self._tries[key]
+            self._again_at.pop(key, None)
 
     def validate(self) -> None:
         assert not self._left.keys() - self._seen, "a key that it does not know"
         assert not self._tries.keys() - self._left.keys(), "tries of a key that has found its end"
+        assert not self._again_at.keys() - self._left.keys(), "an offer of a key that has found its end"
         assert self.on or not (self._left or self._job or self.done)
 
     def view(self) -> dict[str, Any]:

@@ -95,7 +95,9 @@ class TierState:
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
         self.lookups.fetches, self.lookups.verifier, self.lookups.disk = self.fetches, self.verifier, self.disk
         self.disk.elsewhere = self.fetches.elsewhere
-        self.draining = Draining(place.node, self.saves, self.lookups, self.leases, self.fetches, self._out, self.counts, jobs)
+        self.draining = Draining(
+            place.node, self.saves, self.lookups, self.leases, self.fetches, self._out, self.counts, jobs, self.adoption.going_on
+        )
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._snapshots, self._keeping = Snapshots(self.pages), Keeping(self.pages, self.disk)

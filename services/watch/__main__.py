@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if URL not in os.environ:
         log.error("cannot_start", code="no_supervisord", text=f"{URL} is not set: this is an event listener of supervisord")
         return EX_USAGE
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # meant for the services beside it; nothing here changes without a restart
     lifecycle = Lifecycle("watch")
     health = HealthServer(lifecycle, config.health_host, config.health_port)
     health.start()

@@ -113,8 +113,8 @@ def test_open_requests_per_key(tmp_path: Path) -> None:
             first = asyncio.create_task(ask(session, running.url, key("sk-a"), stream=True))
             second = asyncio.create_task(ask(session, running.url, key("sk-a")))
             await engine.calls_to_come(2)
-            for _ in range(2):
-                async with session.post(running.url + CHAT, json=BODY, headers=key("sk-a")) as response:
+            for path in (CHAT, "/" + CHAT):
+                async with session.post(running.url + path, json=BODY, headers=key("sk-a")) as response:
                     raw = await response.read()
                     error = assert_error(response.status, response.headers, raw, (429, "rate_limit_exceeded"))
                     assert error["type"] == "rate_limit_error"

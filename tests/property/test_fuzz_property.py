@@ -50,7 +50,8 @@ def sendable(out: Iterable[Any]) -> None:
     for command in out:
         message = getattr(command, "message", None)
         if message is not None and not isinstance(command, commands.Fail):
-            assert decode_body(message.KIND, encode_body(message)) == message
+            body = encode_body(message)
+            assert encode_body(decode_body(message.KIND, body)) == body
 
 
 def meant(message: Any, told: dict[str, Any]) -> Any:

@@ -148,7 +148,7 @@ def test_secrets_are_removed_wherever_they_stand() -> None:
             "curve_key_file": "/etc/key",
             "none_hash": "0f",
             "requests": f"tcp://h:1#{'a' * 64}",
-            "store": "redis://user:hush@h:1/0",
+            "store": "redis://user:hush@hush@h:1/0",
             "deep": [{"engine_api_key": "hush", "text": "Authorization: Bearer hush-hush"}],
             "options": [{"name": "engine_api_key", "value": "hush"}, {"name": "pool_size", "value": 1}],
         }

@@ -18,6 +18,7 @@ from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.common.wire.messages.saves import GRANTED, HAVE, REFUSED
 from pegaflow.common.wire.messages.transfer import Pin, Pinned, Take, Taken
 from pegaflow.services.tier import commands, events
+from pegaflow.services.tier.adoption import Remains
 from pegaflow.services.tier.commands import AskNodes, Locate, Offer, PinAt
 from pegaflow.services.tier.node_rest import DrainMark
 from tier_script import EPOCH, Script, checksum, key, only, pinned
@@ -70,6 +71,8 @@ class Others:
 
     def __init__(self, script: Script, takes: dict[str, int | None]) -> None:
         self.script, self.takes = script, takes
+        self.states = ["up", "up", "draining"]
+        self.holder = "b"
         self.has: dict[bytes, str] = {}
         self.offers: list[tuple[str, list[bytes]]] = []
 
@@ -79,7 +82,7 @@ class Others:
         while todo:
             todo = [more for command in todo for more in self._answer(command)]
 
-    def until_done(self, rounds: int = 60) -> dict[str, Any]:
+    def until_done(self, rounds: int = 200) -> dict[str, Any]:
         for _ in range(rounds):
             self.round()
             view = self.script.tier.draining.handover.view()
@@ -93,13 +96,13 @@ class Others:
                 names, none = list(NODES), ["x"] * len(NODES)
                 ends = [f"tcp://{name}" for name in names]
                 zeros = u64s([0] * len(names))
-                answer = NodeList(names, u64s(NODES.values()), ["up", "up", "draining"], ends, none, none, zeros, zeros)
+                answer = NodeList(names, u64s(NODES.values()), self.states, ends, none, none, zeros, zeros)
                 yield from self.script.feed(events.NodesAnswer(job, answer))
             case Locate(ask, keys, _, _, _, holes):
                 assert holes
                 states = bytes(SEALED if name in self.has else GONE for name in keys)
                 owners = u32s(0 if name in self.has else NO_OWNER for name in keys)
-                found = Located(states, 1, owners, ["b"], u64s([5]), ["tcp://b"])
+                found = Located(states, 1, owners, [self.holder], u64s([NODES[self.holder]]), [f"tcp://{self.holder}"])
                 yield from self.script.feed(events.LocateAnswer(ask, found))
             case Offer(job, endpoint, _, keys, lengths):
                 node = endpoint.removeprefix("tcp://")
@@ -136,8 +139,51 @@ def test_what_fits_nowhere_stays_behind_and_is_counted() -> None:
 
 
 def test_a_node_that_does_not_answer_takes_nothing() -> None:
-    view = handing_over([1], {"b": None}).until_done()
+    others = handing_over([1], {"b": None})
+    view = others.until_done()
     assert (view["handed_over"], view["left_behind"]) == (0, 1)
+    assert len(others.offers) > 1, "an error says nothing of room"
+
+
+def test_a_node_that_answers_again_in_time_gets_what_it_was_offered() -> None:
+    others = handing_over([1, 2], {"b": None})
+    for _ in range(4):
+        others.round()
+    others.takes["b"] = 100
+    assert others.until_done()["handed_over"] == 2
+
+
+def test_while_a_metaserver_knows_nobody_yet_nothing_stays_behind() -> None:
+    others = handing_over([1], {"b": 100})
+    others.states = ["up", "syncing", "syncing"]
+    for _ in range(10):
+        others.round()
+    assert others.script.tier.draining.handover.view()["left"] == 1
+    others.states = ["up", "up", "up"]
+    assert others.until_done()["handed_over"] == 1
+
+
+def test_a_copy_at_a_node_that_leaves_too_is_none() -> None:
+    others = handing_over([1], {"b": 100})
+    others.has[key(1)] = others.holder = "c"
+    others.round()
+    assert others.offers == [("b", [key(1)])]
+    others.holder = "b"
+    assert others.until_done()["handed_over"] == 1
+
+
+def test_it_is_not_done_before_the_pages_of_the_life_before_are_known() -> None:
+    script = Script(metaserver=True, remains=Remains(floor=1, slabs={0: 1})).engine()
+    others = Others(drained(script, hand_over=True), {"b": 100})
+    others.round()
+    assert not script.tier.draining.handover.done
+    script.feed(events.SlabFound(0, 1, []))
+    script.feed(events.SlabsEnded())
+    assert others.until_done()["handed_over"] == 0
+    script.tier.draining.end()
+    script.save([1])
+    drained(script, hand_over=True)
+    assert others.until_done()["handed_over"] == 1, "asked again, it looks again"
 
 
 def test_who_said_yes_and_does_not_get_it_is_not_asked_for_ever() -> None:
@@ -195,6 +241,12 @@ def test_a_tier_takes_what_is_not_here_as_its_own() -> None:
     assert not page.replica and not script.tier.fetches.elsewhere(page), "its owner leaves"
 
 
+def test_a_page_asked_for_twice_is_taken_once_and_replicas_of_who_leaves_are_kept() -> None:
+    script = Script(metaserver=True).engine()
+    assert script.ask(take([2, 2, 3])) == Taken(3)
+    assert list(only(PinAt, script.last).keys) == [key(2), key(3)]
+
+
 def test_nothing_is_evicted_for_pages_of_others() -> None:
     script = Script(pages=16).engine()
     script.save(list(range(13)))
@@ -208,6 +260,7 @@ def test_nothing_is_evicted_for_pages_of_others() -> None:
     [
         ({"lengths": u32s()}, "lengths"),
         ({"lengths": u32s([GRANULE, 0])}, "lengths"),
+        ({"lengths": u32s([1] * 1025)}, "at most 1024"),
         ({"keys": []}, "keys"),
         ({"keys": [b"k" * 16]}, "17 to 64"),
         ({"keys": [b"k" * 65]}, "1 to 64"),

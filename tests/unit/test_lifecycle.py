@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from pegaflow.common import clock, metrics
-from pegaflow.common.health import MAX_REQUEST_BYTES
+from pegaflow.common.health import MAX_CONNECTIONS, MAX_REQUEST_BYTES
 from pegaflow.common.lifecycle import (
     EX_OK,
     EX_SOFTWARE,
@@ -283,6 +283,28 @@ def test_an_address_in_use_is_said_where_the_server_is_started() -> None:
         with pytest.raises(OSError, match="in use"):
             server.start()
         server.close()
+
+
+@pytest.mark.parametrize("host", ["10.0.0..1", "a\0b", "no.such.host.invalid"])
+def test_an_address_that_is_none_is_said_too(host: str) -> None:
+    server = HealthServer(Lifecycle("tier"), host, 1)
+    with pytest.raises(OSError):
+        server.start()
+    server.close()
+
+
+def test_connections_that_say_nothing_do_not_keep_a_probe_out() -> None:
+    async def main() -> None:
+        server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0, request_seconds=3600)
+        port = server.start_anywhere()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 3)]
+        assert (await ask(port, b"GET /health HTTP/1.1\r\n\r\n"))[0] == "200 OK"
+        assert await silent[0][0].read() == b"", "the oldest made room"
+        server.close()
+        for _, writer in silent:
+            writer.close()
+
+    asyncio.run(main())
 
 
 def test_systemds_watchdog_is_fed_by_the_loop(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keys import Keys
 from pegaflow.common import live_config, logs
+from pegaflow.common.bus.roles import Role
 from pegaflow.common.config import option, resolve
 from pegaflow.common.live_config import LiveConfig
 from pegaflow.common.wire.errors import LocalError
 from pegaflow.services.metaserver.config import MetaserverConfig
+from pegaflow.services.reload import reloading
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.tier.config import TierConfig
 
@@ -144,3 +147,14 @@ def test_every_service_changes_its_log_level(section: str, config: type[Any]) ->
     options = {one["name"]: one for one in LiveConfig.of(resolve(config, section=section, argv=argv), section, argv).view()}
     assert options["log_level"]["reloadable"]
     assert not options["health_port"]["reloadable"]
+
+
+def test_a_key_that_is_struck_off_goes_though_the_configuration_is_wrong(case: Case, tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    keys.file(Role.ENGINE)
+    ring = keys.server(Role.TIER)
+    listed = len(ring.listed)
+    case.write("high = nonsense")
+    keys.allowed.write_text("".join(keys.allowed.read_text().splitlines(keepends=True)[1:]))
+    reloading(case.live, ring)()
+    assert case.logged[0][0] == "reload_failed" and len(ring.listed) == listed - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from metaserver_script import A1, B1, K, Script, located, owners
 from pegaflow.common.wire.messages.catalogue import (
     DISK,
@@ -12,6 +13,7 @@ from pegaflow.common.wire.messages.catalogue import (
     Locate,
 )
 from pegaflow.services.metaserver.events import Asked, Tick
+from pegaflow.services.metaserver.locate import _STAGE
 
 
 def test_sealed_elsewhere_is_answered_at_once_with_its_owner() -> None:
@@ -91,6 +93,15 @@ def test_tails_are_alternatives_and_make_no_hole() -> None:
     assert list(located(script.locate([K[0], K[2], K[3]], tails=2)).states) == [SEALED, GONE, SEALED]
     assert owners(script.locate([K[2], K[3]], tails=2)) == [[], ["a"]]
     assert owners(script.locate([K[2], K[3]], tails=9)) == [[], ["a"]], "more than there are"
+
+
+@pytest.mark.parametrize("full", [_STAGE - 1, 17 * _STAGE - 1, 17 * _STAGE])
+def test_tails_are_looked_up_wherever_a_stage_ends(full: int) -> None:
+    script = Script()
+    many = [b"full-%08d" % n for n in range(full)]
+    script.up("a", A1, dict.fromkeys([*many, b"tail-00000002"], SEALED))
+    states = located(script.locate([*many, b"tail-00000001", b"tail-00000002"], tails=2)).states
+    assert states[-2:] == bytes((GONE, SEALED)) and len(states) == full + 2
 
 
 def test_a_hole_far_down_ends_the_look_up() -> None:

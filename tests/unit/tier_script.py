@@ -15,11 +15,13 @@ from pegaflow.common.wire.messages.loads import Hits, Lookup
 from pegaflow.common.wire.messages.saves import Grant, Intent, Written
 from pegaflow.common.wire.messages.transfer import Pinned
 from pegaflow.services.tier import commands, events
+from pegaflow.services.tier.adoption import Remains
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.state import TierState
 
 FINGERPRINT = b"f" * 16
+NOTHING = Remains()
 EPOCH = 77
 
 
@@ -34,11 +36,23 @@ def checksum(text: str) -> bytes:
 class Script:
     """A tier of `pages` one-granule pages, and engines with `shards` ranks."""
 
-    def __init__(self, pages: int = 64, shards: int = 1, metaserver: bool = False, fingerprint: bytes = b"") -> None:
+    def __init__(
+        self,
+        pages: int = 64,
+        shards: int = 1,
+        metaserver: bool = False,
+        fingerprint: bytes = b"",
+        remains: Remains = NOTHING,
+    ) -> None:
         numbers = itertools.count(1)
         place = Place("a", EPOCH, "pool", pages * GRANULE, "table", "i", "e", "c")
         self.tier = TierState(
-            place, lambda n: next(numbers).to_bytes(n, "little"), session_topic, metaserver=metaserver, fingerprint=fingerprint
+            place,
+            lambda n: next(numbers).to_bytes(n, "little"),
+            session_topic,
+            metaserver=metaserver,
+            fingerprint=fingerprint,
+            remains=remains,
         )
         self.tier.agent = Agent("a/77", b"blob", 4096)
         self.now, self.shards = 10.0, shards

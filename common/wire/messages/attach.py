@@ -9,6 +9,7 @@ from pegaflow.common.wire.codec import U32, U64, Bool, Bytes, Int, Str, Strs, me
 from pegaflow.common.wire.columns import u32s, u64s
 
 LAYOUT_BYTES = 16
+MAX_SHARDS = 1024
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
@@ -48,9 +49,9 @@ class Attach:
     def check(self) -> str | None:
         if self.role not in ("scheduler", "rank"):
             return f"role {self.role[:32]!r}, expected scheduler or rank"
-        if not 0 < self.shards <= 1024 or self.shard >= self.shards:
+        if not 0 < self.shards <= MAX_SHARDS or self.shard >= self.shards:
             return f"shard {self.shard} of {self.shards}"
-        if not 0 < self.stripes <= 1024 or self.stripe >= self.stripes:
+        if not 0 < self.stripes <= MAX_SHARDS or self.stripe >= self.stripes:
             return f"stripe {self.stripe} of {self.stripes}"
         count = self.shards if self.role == "scheduler" else 1
         if len(self.layouts) != LAYOUT_BYTES * count or len(self.page_bytes) != count:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pegaflow.common.wire.codec import U32, U64, Bytes, Int, Keys, Str, message
+from pegaflow.common.wire.messages.attach import MAX_SHARDS
 
 CHECKSUM_BYTES = 16
 FINGERPRINT_BYTES = 16
@@ -81,6 +82,8 @@ class Take:
             return "a tier has a name, an epoch and an endpoint"
         if not self.keys or not all(length > 0 for length in self.lengths) or not self.lengths:
             return "pages have keys and lengths above 0"
+        if len(self.lengths) > MAX_SHARDS:
+            return f"{len(self.lengths)} shards, at most {MAX_SHARDS}"
         if not FINGERPRINT_BYTES < len(self.keys[0]) <= MAX_PAGE_KEY_BYTES:
             return f"a page's key has {FINGERPRINT_BYTES + 1} to {MAX_PAGE_KEY_BYTES} bytes"
         return None

@@ -72,9 +72,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
     """Runs until killed."""
     arguments = _parse(argv)
     _die_with_parent(arguments.parent)
-    # Ctrl-C and a supervisor's SIGTERM go to the whole group, but the tier decides when its mover ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C, a supervisor's SIGTERM and SIGHUP may go to the whole group, but the tier decides when its mover ends.
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     faulthandler.enable()
     faults.arm(os.environ)  # the tier has checked it
     MoverProcess(arguments).run()
