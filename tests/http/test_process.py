@@ -7,26 +7,47 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import aiohttp
-from router_process import router, until_ready
+import pytest
+from pegaflow.common.bus.rpc import RpcClient
+from pegaflow.common.bus.sockets import SocketFactory
+from pegaflow.common.wire.messages.loads import Done
+from pegaflow.common.wire.messages.operate import Drain
+from router_process import Process, router, until_ready
 from scripted_engine import ScriptedEngine, hangs, pauses, streams
 
 BODY = {"prompt": "Hi", "stream": True}
 
 
-def test_sigterm_lets_streams_finish_and_exits_0() -> None:
+async def sigterm(running: Process, control: str) -> None:
+    running.process.send_signal(signal.SIGTERM)
+
+
+async def command(running: Process, control: str) -> None:
+    factory = SocketFactory()
+    client = RpcClient(factory, asyncio.get_running_loop(), control)
+    assert isinstance(await client.request(Drain(), 10), Done)
+    client.close()
+    factory.close()
+
+
+@pytest.mark.parametrize("told", [sigterm, command])
+def test_told_to_end_it_lets_streams_finish_and_exits_0(told: Callable[[Process, str], Awaitable[None]], tmp_path: Path) -> None:
     async def main() -> None:
+        control = f"ipc://{tmp_path}/c"
         prefill, decode = ScriptedEngine(), ScriptedEngine()
         go_on = asyncio.Event()
         decode.disturb(pauses(go_on))
         async with prefill.running(), decode.running(), aiohttp.ClientSession() as session:
             argv = ("--prefill", prefill.url, "--decode", decode.url, "--pd-first-token", "--drain-notice", "0")
-            async with router(*argv) as running:
+            async with router(*argv, "--control", control) as running:
                 await until_ready(session, running.url)
                 async with session.post(running.url + "/v1/completions", json=BODY) as response:
                     assert b"Hel" in await response.content.readuntil(b"\n\n")
-                    running.process.send_signal(signal.SIGTERM)
+                    await told(running, control)
                     await running.logged("draining")
                     for stream in (False, True):  # on new connections, while that one goes on
                         async with session.post(running.url + "/v1/completions", json=BODY | {"stream": stream}) as late:
