@@ -59,7 +59,7 @@ class HealthServer:
         self._rendering: concurrent.futures.Future[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connections: dict[asyncio.Task[None], None] = {}
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     def start(self) -> None:
         """Returns when it listens. Raises OSError when the address cannot be bound, or is none."""
@@ -102,17 +102,23 @@ class HealthServer:
         bound.set_result(server.sockets[0].getsockname()[1])
         await self._end.wait()
         server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        tasks = list(self._connections)
+        for task in tasks:
+            self._cut(task)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await server.wait_closed()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            next(iter(self._connections)).cancel()  # the oldest: whoever really asks is done in milliseconds
+            self._cut(next(iter(self._connections)))  # the oldest: whoever really asks is done in milliseconds
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections[task] = None
-        task.add_done_callback(self._connections.pop)
+        self._connections[task] = writer
+        task.add_done_callback(lambda ended: self._connections.pop(ended, None))
+
+    def _cut(self, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled before its first step runs none of its own clean-up."""
+        task.cancel()
+        self._connections.pop(task).close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -297,7 +297,11 @@ def test_connections_that_say_nothing_do_not_keep_a_probe_out() -> None:
     async def main() -> None:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", 0, request_seconds=3600)
         port = server.start_anywhere()
+        assert server._loop is not None
+        let_go = threading.Event()
+        server._loop.call_soon_threadsafe(let_go.wait)  # so that all of them are accepted in one turn, before any was served
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 3)]
+        let_go.set()
         assert (await ask(port, b"GET /health HTTP/1.1\r\n\r\n"))[0] == "200 OK"
         assert await silent[0][0].read() == b"", "the oldest made room"
         server.close()
