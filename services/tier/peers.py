@@ -145,10 +145,10 @@ class Peers:
         if client is None:
             try:
                 check_endpoint(endpoint)
+                client = RpcClient(self._factory, self._loop, endpoint)  # which wants the server's key, where we have one
             except PegaflowError as error:
                 self._loop.call_soon(on_reply, error)
                 return
-            client = RpcClient(self._factory, self._loop, endpoint)
             while len(self._clients) >= MAX_PEERS:
                 self._clients.pop(next(iter(self._clients))).close()
         self._clients[endpoint] = client

@@ -24,6 +24,7 @@ from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, op
 from pegaflow.common.wire.errors import ErrorCode, LocalError, RemoteError
 from pegaflow.common.wire.messages import catalogue, operate, transfer
 from pegaflow.common.wire.messages.loads import Done
+from pegaflow.services.tier.peers import Peers
 from wire_tap import WireTap, replay
 
 BUDGET_S = 10.0
@@ -160,6 +161,19 @@ def test_ipc_of_the_same_socket_needs_no_key(tmp_path: Path) -> None:
         factory.close()
 
     run(scenario)
+
+
+def test_an_owner_whose_key_nobody_said_is_a_failure_like_any_other(tmp_path: Path) -> None:
+    async def test(_: SocketFactory, loop: asyncio.AbstractEventLoop) -> None:
+        factory = SocketFactory(Keys(tmp_path).client(Role.TIER, "a"))
+        peers, answers = Peers(factory, loop), Inbox[Any]()
+        peers.send("tcp://127.0.0.1:1", 1, operate.Ping(), 1.0, answers.put)
+        refused = await answers.take()
+        assert isinstance(refused, LocalError) and refused.code == ErrorCode.BAD_ENDPOINT
+        peers.close()
+        factory.close()
+
+    run(test)
 
 
 def test_a_key_that_is_struck_off_asks_nothing_more_and_one_that_is_listed_later_comes_in(tmp_path: Path) -> None:
