@@ -48,8 +48,8 @@ FAULTS = (
 )
 OF_ENGINES = (("vllm-d", "kill"), ("vllm-p", "kill"))
 MEMORY_SLACK_KIB = 16 * 1024
-FILES_SLACK = 8
-"""Connections that are kept for the next request."""
+FILES_SLACK = 2 * 16
+"""Connections that are kept for a while: of each of the clients at a time one to P and one to D."""
 THREADS_SLACK = 4
 """Thread pools make their threads when there is work for one more."""
 
