@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
+from pegaflow.common.wire.messages import inspection
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong
 from pegaflow.services.cli import output, target
@@ -24,6 +25,7 @@ from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.target import Target, UsageError
 
 T = TypeVar("T")
+Counted = TypeVar("Counted", inspection.GrantList, inspection.LeaseList)
 FINDING = 0.5
 
 
@@ -130,6 +132,20 @@ class Cluster:
         """One question to many at once; those who answered it, in order."""
         answers = await asyncio.gather(*(self.ask(peer, message, wanted) for peer in peers))
         return [(peer, answer) for peer, answer in zip(peers, answers, strict=True) if answer is not None]
+
+
+async def rows_of_each(
+    cluster: Cluster, question: Message, wanted: type[Counted], rows_of: Callable[[str, Counted], list[dict[str, Any]]], what: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every tier's rows for one question, and a note for each that has more than it says; answers carry their `total`."""
+    rows: list[dict[str, Any]] = []
+    notes = []
+    for peer, answer in await cluster.ask_each(cluster.tiers, question, wanted):
+        shown = rows_of(peer.node, answer)
+        rows += shown
+        if answer.total > len(shown):
+            notes.append(f"tier {peer.node} has {answer.total} {what}, the first {len(shown)} are shown")
+    return rows, notes
 
 
 def document_of(answer: Document) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pegaflow.common.wire.messages import inspection
-from pegaflow.services.cli.cluster import Cluster, add_options, listed
+from pegaflow.services.cli.cluster import Cluster, add_options, listed, rows_of_each
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.table import ago, size, span
@@ -29,13 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def look(cluster: Cluster) -> Listing:
-    answers = await cluster.ask_each(cluster.tiers, inspection.Grants(), inspection.GrantList)
-    rows = [row for peer, answer in answers for row in rows_of(peer.node, answer)]
-    notes = [
-        f"tier {peer.node} has {answer.total} open grants, the first {len(answer.grants)} are shown"
-        for peer, answer in answers
-        if answer.total > len(answer.grants)
-    ]
+    rows, notes = await rows_of_each(cluster, inspection.Grants(), inspection.GrantList, rows_of, "open grants")
     return Listing(COLUMNS, rows, (), notes)
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pegaflow.common.wire.messages import inspection
-from pegaflow.services.cli.cluster import Cluster, add_options, listed
+from pegaflow.services.cli.cluster import Cluster, add_options, listed, rows_of_each
 from pegaflow.services.cli.column import Column
 from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.sight import time
@@ -28,13 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def look(cluster: Cluster) -> Listing:
-    answers = await cluster.ask_each(cluster.tiers, inspection.Leases(), inspection.LeaseList)
-    rows = [row for peer, answer in answers for row in rows_of(peer.node, answer)]
-    notes = [
-        f"tier {peer.node} has {answer.total} leases, the first {len(answer.leases)} are shown"
-        for peer, answer in answers
-        if answer.total > len(answer.leases)
-    ]
+    rows, notes = await rows_of_each(cluster, inspection.Leases(), inspection.LeaseList, rows_of, "leases")
     return Listing(COLUMNS, rows, (), notes)
 
 

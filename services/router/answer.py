@@ -10,11 +10,12 @@ import json
 from typing import Any, Final, NamedTuple
 
 from pegaflow.services.router.decode import DecodeLeg
-from pegaflow.services.router.merge import Collector, Passthrough, StreamMerger, merge_answers, stripped_answer
+from pegaflow.services.router.merge import Passthrough, StreamMerger
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json, error_in, frame
 from pegaflow.services.router.pattern import Pattern
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer
 from pegaflow.services.router.spoken import Diverged, Spoken
+from pegaflow.services.router.whole import Collector, merge_answers, stripped_answer
 
 LESSONS: Final = 4
 """After so many chunks that were each unlike the one before no pattern is looked for: with logprobs none is alike."""

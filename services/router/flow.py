@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 
 from pegaflow.services.router import failures
 from pegaflow.services.router.answer import Answering, Broken, OtherIds
 from pegaflow.services.router.decode import relay_leg, replay_leg
 from pegaflow.services.router.failures import Failure
-from pegaflow.services.router.merge import prefill_chunks, stripped_answer
+from pegaflow.services.router.merge import prefill_chunks
 from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps
 from pegaflow.services.router.plan import Before, FlowSettings, Mode, begin, choose, is_greedy, prefill_suffices, rest
 from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
@@ -57,21 +56,13 @@ from pegaflow.services.router.steps import (
     SendError,
     Spent,
     StartStream,
+    State,
     Verdict,
     Wait,
     Woke,
 )
 from pegaflow.services.router.tries import Tries
-
-
-class State(StrEnum):
-    NEW = "new"
-    PICK_PREFILL = "pick_prefill"
-    PREFILL = "prefill"
-    BACKOFF = "backoff"
-    PICK_ANSWER = "pick_answer"
-    ANSWER = "answer"
-    DONE = "done"
+from pegaflow.services.router.whole import stripped_answer
 
 
 class Flow:

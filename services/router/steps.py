@@ -13,6 +13,16 @@ from enum import StrEnum
 from pegaflow.services.router.openai import Endpoint, Json
 
 
+class State(StrEnum):
+    NEW = "new"
+    PICK_PREFILL = "pick_prefill"
+    PREFILL = "prefill"
+    BACKOFF = "backoff"
+    PICK_ANSWER = "pick_answer"
+    ANSWER = "answer"
+    DONE = "done"
+
+
 class Role(StrEnum):
     PREFILL = "prefill"
     DECODE = "decode"

@@ -18,7 +18,7 @@ from typing import Any, assert_never
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
-from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Attached, Detach, SessionBeat
+from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Detach, SessionBeat
 from pegaflow.common.wire.messages.catalogue import Sync
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
@@ -246,23 +246,7 @@ class TierState:
             self._out.append(OpenTopic(session.topic))
             self._session_beat(session)  # the scheduler half counts who is there
             self._out.append(Log("attached", {"engine": ask.engine, "role": ask.role, "rank": ask.rank, "mode": ask.mode}))
-        place = self.place
-        answer = Attached(
-            place.node,
-            session.number,
-            member.number,
-            session.token,
-            member.cursor.next,
-            session.topic,
-            place.pool_path,
-            place.pool_bytes,
-            place.table_path,
-            GRANULE,
-            place.intents,
-            place.events,
-            place.control,
-        )
-        self._out.append(Reply(asker, answer))
+        self._out.append(Reply(asker, self.place.attached(session, member)))
 
     def _share(self) -> None:
         self.pages.space.shares.active = frozenset(s.fingerprint for s in self.sessions.by_number.values() if s.fingerprint)

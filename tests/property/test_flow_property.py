@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pegaflow.services.router.flow import Flow, State
+from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.openai import Endpoint, Json, parse_request
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Resume, Unsplicable
 from pegaflow.services.router.steps import (
@@ -38,6 +38,7 @@ from pegaflow.services.router.steps import (
     SendError,
     Spent,
     StartStream,
+    State,
     Wait,
     Woke,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pegaflow.services.router.flow import Flow, State
+from pegaflow.services.router.flow import Flow
 from pegaflow.services.router.openai import Endpoint, Json, parse_request
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
 from pegaflow.services.router.steps import (
@@ -39,6 +39,7 @@ from pegaflow.services.router.steps import (
     SendError,
     Spent,
     StartStream,
+    State,
     Verdict,
     Wait,
     Woke,
