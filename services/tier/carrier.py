@@ -85,7 +85,7 @@ class Carrier:
     ) -> None:
         self._config, self._loop, self._epoch = config, loop, epoch
         self._life, self._probes, self._publisher, self._result = life, probes, publisher, result
-        self._hasher = Hasher(life.pool.memory, loop)
+        self._hasher = Hasher(life.pool.memory, loop, config.hash_threads)
         self.metaservers = Metaservers(factory, loop, in_turn(config.metaserver, config.node))
         self._peers = Peers(factory, loop)
         self._mover: Any = None

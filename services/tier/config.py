@@ -49,6 +49,10 @@ def _count(value: int) -> str | None:
     return None if value > 0 else "must be above 0"
 
 
+def _none_or_more(value: int) -> str | None:
+    return None if value >= 0 else "must not be below 0"
+
+
 def _fraction(value: float) -> str | None:
     return None if 0 < value <= 1 else "must be above 0 and at most 1"
 
@@ -129,6 +133,9 @@ class TierConfig:
     verify_sample: int = option(64, help="with verify_on_load = sample: one page in so many", check=_count, reload=True)
     scrub_rate: int = option(
         32 << 20, help="bytes a second that the scrubber verifies in the background; 0: off", parse=size, reload=True
+    )
+    hash_threads: int = option(
+        0, help="threads that compute checksums of pages; 0: half of the cores, at most 4", check=_none_or_more
     )
     history: int = option(16 << 20, help="bytes of what became of pages and lookups, for pegaflow page and why", parse=size)
     mover: bool = option(True, help="run the NIXL mover; without it pages stay on this node")

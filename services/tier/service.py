@@ -1,7 +1,7 @@
 """The tier's shell: sockets, files, threads and the mover around the pure `TierState`.
 
     requests ROUTER ─▶ Asked          intents SUB ─▶ Published        lock probes ─▶ Proven
-    hasher thread   ─▶ Hashed         mover       ─▶ ReadEnded        metaserver, tiers ─▶ LocateAnswer, PinAnswer
+    hasher threads  ─▶ Hashed         mover       ─▶ ReadEnded        metaserver, tiers ─▶ LocateAnswer, PinAnswer
 
 Everything runs on one event loop except checksums, the allocation of the pool and the mover's process.
 """
