@@ -3,7 +3,8 @@
     scripts/bench/catalogue [--quick] [--rounds 5] [--no-mooncake] [--json FILE]
 
 locate      1, 64, 512 and 1,000 known keys per request, from 1 and 8 clients, each a Python process that asks and waits:
-            pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns; medians over the rounds
+            pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns; medians over the rounds. "echo" is the question
+            of pegaflow's client sent back unread by a bare ROUTER: the part of the time that is the sockets'
 insert      and remove, 1, 64 and 1,000 keys per request: pegaflow by the deltas of 1 and 8 tiers until the metaserver shows the
             last key, Redis by `MSET` and `DEL`. Not Mooncake: its keys come with bytes
 memory      resident bytes per key at 1 and 5 million keys, pegaflow and Redis
@@ -57,6 +58,12 @@ class Machine(Children):
         while not Path(at).exists():
             time.sleep(0.01)
         return pid, at
+
+    def echo(self) -> str:
+        """Where it takes messages."""
+        at = f"ipc://{self.folder}/e{random.randrange(1 << 30)}.sock"
+        self.spawn([sys.executable, str(HERE / "catalogue_echo.py"), at])
+        return at
 
     def client(self, kind: str, *at: str, python: str = sys.executable) -> Helper:
         return self.helper([python, str(HERE / "catalogue_client.py"), kind, *at])
@@ -118,7 +125,7 @@ def locates(catalogues: dict[str, list[Helper]], rounds: int, seconds: float) ->
                     at_most(f"locate of {keys} keys, p50 us", statistics.median(p50["pegaflow"]), {64: 150, 512: 350}[keys])
                 )
             if clients == 1 and keys == 512:
-                for name in catalogues.keys() - {"pegaflow"}:
+                for name in catalogues.keys() - {"pegaflow", "echo"}:
                     ratio = statistics.median(theirs / ours for theirs, ours in zip(p50[name], p50["pegaflow"], strict=True))
                     goals.append(at_least(f"locate of 512 keys: {name}'s time / pegaflow's, round by round", ratio, 1.0))
     return rows, goals
@@ -207,9 +214,11 @@ def main() -> int:
     with Machine() as machine:
         _, metaserver = machine.metaserver()
         _, redis = machine.redis()
+        echo = machine.echo()
         tiers = [machine.tier(f"t{n}", metaserver) for n in range(max(CLIENTS))]
         catalogues = {
             "pegaflow": [machine.client("pegaflow", metaserver) for _ in range(max(CLIENTS))],
+            "echo": [machine.client("echo", echo) for _ in range(max(CLIENTS))],
             "redis": [machine.client("redis", redis) for _ in range(max(CLIENTS))],
         }
         mooncake = None if arguments.no_mooncake else MooncakeMaster.start(machine.spawn, free_port)
@@ -218,7 +227,7 @@ def main() -> int:
         if mooncake is not None:
             catalogues["mooncake"] = mooncakes(machine, mooncake)
         tiers[0].do(do="hold", chunks=KNOWN // ROWS, first=0)
-        for name in catalogues.keys() - {"pegaflow"}:
+        for name in catalogues.keys() - {"pegaflow", "echo"}:
             catalogues[name][0].do(do="put", keys=500, count=KNOWN, **{"from": 0})
         rows, met = locates(catalogues, rounds, seconds)
         tables.append(rows)
