@@ -14,7 +14,7 @@ from deployment.http import HttpFailure, Server
 from deployment.reference import Expected
 
 BACK_OFF_SECONDS: Final = 0.2
-"""A client that was refused asks again so much later; without it a dead service would use up all requests at once."""
+"""A client that was refused asks again so much later."""
 LEAVES: Final = 0.04
 STREAMS: Final = 0.5
 
@@ -41,7 +41,11 @@ class Outcome(NamedTuple):
 
 
 class Traffic:
-    """`clients` at a time, until `count` requests have ended. Use as a context manager: the end waits for all of them.
+    """`clients` at a time, until `count` requests were answered. Use as a context manager: the end waits for all of them,
+    unless it is an exception's.
+
+    A refused one, or one without an answer, is an outcome too, but another one is asked in its place: a service that is dead
+    for a minute would use them all up.
 
     Half of the requests are streams, some of which are left. Which case is asked when depends on `seed` only; those at the front
     of the list are asked more often.
@@ -54,6 +58,8 @@ class Traffic:
         self._weights = [1 / (rank + 1) for rank in range(len(expected))]
         self._lock = threading.Lock()
         self._outcomes: list[Outcome] = []
+        self._answered = 0
+        self._over = False
         self._failure: BaseException | None = None
         self._threads = [threading.Thread(target=self._run, name=f"client-{i}") for i in range(clients)]
 
@@ -61,7 +67,10 @@ class Traffic:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with self._lock:
+                self._left, self._over = 0, True
         self.wait()
 
     def start(self) -> None:
@@ -77,10 +86,10 @@ class Traffic:
         return self._outcomes
 
     def done(self) -> int:
-        """How many have ended. Raises what ended a client."""
+        """How many were answered. Raises what ended a client."""
         if self._failure is not None:
             raise self._failure
-        return len(self._outcomes)
+        return self._answered
 
     def counts(self) -> Counter[Seen]:
         return Counter(outcome.seen for outcome in list(self._outcomes))
@@ -96,8 +105,12 @@ class Traffic:
                     [expected] = self._random.choices(self._expected, self._weights)
                     streams, leaves = self._random.random() < STREAMS, self._random.random() < LEAVES
                 outcome = follow(self._server, expected, _leaver(leaves)) if streams else _ask(self._server, expected)
-                self._outcomes.append(outcome)
-                if outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER):
+                refused = outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER)
+                with self._lock:
+                    self._outcomes.append(outcome)
+                    self._answered += not refused
+                    self._left += refused and not self._over
+                if refused:
                     idle.wait(BACK_OFF_SECONDS)
         except BaseException as error:
             self._failure = error
