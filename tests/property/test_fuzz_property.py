@@ -1,7 +1,8 @@
 """Envelopes of every kind, spoiled in every way: nothing raises anything but `WireError`, and no core's invariant breaks.
 
 What decodes goes into a tier and a metaserver that hold pages, sessions, leases and waits: as a stranger's request, as one under
-a session's own token, as a publication, as an event, as the answer to what they asked. PEGAFLOW_FUZZ sets how many per kind.
+a session's own token, as a publication, as an event, as the answer to what they asked.
+PEGAFLOW_FUZZ sets how many per kind (10,000: an hour).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pegaflow.services.tier import commands, events
 from tier_script import EPOCH, Script, key, located
 
 EXAMPLES = int(os.environ.get("PEGAFLOW_FUZZ", "200"))
+pytestmark = pytest.mark.timeout(120 + EXAMPLES // 5)
 HEADERS = (RequestHeader(1, 1000, 0), ReplyHeader(1, EPOCH), PublicationHeader(1, 1, 1, b"t" * 16), EventHeader("a", EPOCH, 1))
 
 
