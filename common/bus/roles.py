@@ -82,6 +82,8 @@ _SENDER: Final[Mapping[str, str]] = {"hello": "node", "bye": "node", "locate": "
 """Kind → field in which the sender names its node."""
 _ADVERTISED: Final[Mapping[str, tuple[str, ...]]] = {"hello": ("requests", "events", "control"), "take": ("requests",)}
 """Kind → fields with endpoints at which the sender itself answers."""
+_ON_ITS_MACHINE: Final = frozenset({"control"})
+"""Fields that may hold an ipc path, for operators on that machine; they name the life of the tier that they mean."""
 
 
 def may_ask(service: Role, role: Role, kind: str) -> bool:
@@ -96,7 +98,7 @@ def false_claim(sender: Identity, message: Any) -> str:
     """What the message says of its sender that the sender's key does not bear out; empty: nothing.
 
     A tier speaks for the node that its key is listed with, and advertises endpoints under its own key only: else one tier could
-    take another's place, or lead everyone to a third party.
+    take another's place, or lead everyone to a third party. An ipc path has no key, and is another socket on each machine.
     """
     claimed = getattr(message, _SENDER.get(message.KIND, ""), "")
     if sender.node and claimed and claimed != sender.node:
@@ -108,4 +110,6 @@ def false_claim(sender: Identity, message: Any) -> str:
             continue  # refused as such
         if endpoint.is_tcp and endpoint.key != sender.key:
             return f"advertises {name} under a key that is not its own"
+        if not endpoint.is_tcp and name not in _ON_ITS_MACHINE:
+            return f"advertises {name} as an ipc path, which has no key: set {name} to tcp://…"
     return ""

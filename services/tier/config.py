@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pegaflow.common.bus.endpoint import check_endpoint
+from pegaflow.common.bus.endpoint import check_endpoint, parse_endpoint, without_key
 from pegaflow.common.bus.keyring import Keyring, check_connects, keyring
 from pegaflow.common.bus.roles import Role
 from pegaflow.common.bus.sockets import check_bind
@@ -15,7 +15,7 @@ from pegaflow.common.endpoints import apart, is_local
 from pegaflow.common.logs import LEVELS
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.runtime_dir import default_runtime_dir
-from pegaflow.common.wire.errors import LocalError
+from pegaflow.common.wire.errors import ErrorCode, LocalError
 from pegaflow.services.tier.disk.cipher import load_cipher
 from pegaflow.services.tier.eviction.policy import POLICIES
 from pegaflow.services.tier.eviction.shares import SpaceOptions
@@ -215,6 +215,12 @@ class TierConfig:
             check_bind(endpoint, ring, self.allow_plaintext_network)
         for endpoint in self.metaserver:
             check_connects(ring, endpoint)
+            if parse_endpoint(endpoint).key and not self.requests:
+                raise LocalError(
+                    ErrorCode.BAD_ENDPOINT,
+                    f"metaserver is {without_key(endpoint)} and requests is empty: others would be told ipc paths, which have no "
+                    "key; with curve_key_file set requests and events to tcp://…",
+                )
 
     def keyring(self) -> Keyring | None:
         """Reads the files. Raises `LocalError`."""

@@ -217,17 +217,22 @@ def test_nobody_speaks_for_another_node_or_advertises_a_third_party(tmp_path: Pa
         client = RpcClient(tier, loop, service.endpoint)
         here = f"tcp://127.0.0.1:1#{mine.public_hex}"
         assert await code(client, hello("node-a", here)) == ""
-        assert await code(client, hello("node-a", "ipc:///run/x.sock")) == ""
+        away = "ipc:///run/x.sock"  # which has no key, and is another socket on each machine
+        assert await code(client, catalogue.Hello("node-a", 1, here, here, away, "0")) == "", "for operators there"
         for wrong in (
             hello("node-b", here),
             catalogue.Bye("node-b", 1),
             catalogue.Locate("node-b", [b"k" * 48], 0, False),
             hello("node-a", f"tcp://127.0.0.1:1#{other.public_hex}"),
             hello("node-a", "tcp://127.0.0.1:1"),
+            hello("node-a", away),
+            catalogue.Hello("node-a", 1, away, here, here, "0"),
+            catalogue.Hello("node-a", 1, here, away, here, "0"),
         ):
             assert await code(client, wrong) == ErrorCode.FORBIDDEN, wrong
-        assert service.reached == ["hello", "hello"] and service.server.forbidden == 5
-        for claim in (transfer.Take("node-b", 1, here, [], u32s()), transfer.Take("node-a", 1, "tcp://127.0.0.1:1", [], u32s())):
+        assert service.reached == ["hello", "hello"] and service.server.forbidden == 8
+        third = [transfer.Take("node-a", 1, endpoint, [], u32s()) for endpoint in ("tcp://127.0.0.1:1", away)]
+        for claim in (transfer.Take("node-b", 1, here, [], u32s()), *third):
             assert false_claim(Identity(mine.public_hex, Role.TIER, "node-a"), claim)
         assert not false_claim(Identity(mine.public_hex, Role.TIER, "node-a"), transfer.Take("node-a", 1, here, [], u32s()))
         assert await code(client, catalogue.Bye("node-a", 1)) == ""

@@ -93,7 +93,22 @@ def test_with_a_key_every_endpoint_that_is_connected_to_has_one(tmp_path: Path, 
         (f"tcp://127.0.0.1:7400#{server[:-1]}", own, False),
         ("tcp://127.0.0.1:7400", [], True),
     ):
-        assert (ended(tier, ["--metaserver", endpoint, *flags], capsys)[0] == 0) is good, (endpoint, flags)
+        tcp = ["--requests", "tcp://127.0.0.1:*", "--events", "tcp://127.0.0.1:*"]
+        assert (ended(tier, ["--metaserver", endpoint, *tcp, *flags], capsys)[0] == 0) is good, (endpoint, flags)
+
+
+def test_with_a_key_no_ipc_path_is_told_to_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no key, and who is told of it would connect to whatever lies there on his own machine."""
+    keys = Keys(tmp_path)
+    own = ["--curve-key-file", str(keys.file(Role.TIER)), "--curve-allowed", str(keys.allowed)]
+    away = f"tcp://127.0.0.1:7400#{keys.client(Role.METASERVER).public_hex}"
+    tcp = ["--requests", "tcp://127.0.0.1:7410", "--events", "tcp://127.0.0.1:7411"]
+    code, said = ended(tier, ["--metaserver", away, *own], capsys)
+    assert code == EX_CONFIG and "bad_endpoint" in said and "requests" in said and "tcp://" in said
+    assert ended(tier, ["--metaserver", away, *tcp, *own], capsys)[0] == 0, "control may: operators of that machine use it"
+    assert ended(tier, own, capsys)[0] == 0, "nobody is told"
+    assert ended(tier, ["--metaserver", f"ipc://{tmp_path}/m.sock", *own], capsys)[0] == 0, "and all others are on this machine"
+    assert ended(tier, ["--metaserver", "tcp://127.0.0.1:7400"], capsys)[0] == 0, "nor is there a key to get around"
 
 
 def test_a_list_is_a_file_or_a_folder_of_lines(tmp_path: Path) -> None:
