@@ -10,7 +10,6 @@ import asyncio
 import errno
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from pegaflow.common.bus.rpc import Request
 from pegaflow.common.wire.columns import u32s
@@ -19,6 +18,9 @@ from pegaflow.common.wire.messages.facts import Reach, Reached
 
 SIGNATURE_BYTES = 10
 AT_ONCE = 32
+_GREETING_BYTES, _MECHANISM = 64, slice(12, 32)
+_VERSIONED = b"\xff\0\0\0\0\0\0\0\1\x7f\3\1"
+"""The signature and ZMTP 3.1, upon which the other side sends all of its greeting."""
 _open: set[asyncio.Task[None]] = set()
 
 
@@ -50,16 +52,34 @@ async def reach(endpoints: list[str], wait_s: float) -> Reached:
     return Reached([code for code, _ in found], u32s(micros for _, micros in found))
 
 
+async def mechanism(endpoint: str, wait_s: float) -> str:
+    """What a TCP endpoint's greeting says: NULL, or CURVE where keys are needed. Empty: no whole greeting in time.
+
+    We stop behind our version: whoever finds that the other speaks something else hangs up, its own greeting perhaps unsent.
+    """
+    host, _, port = endpoint.partition("#")[0].removeprefix("tcp://").rpartition(":")
+    writer = None
+    try:
+        async with asyncio.timeout(wait_s):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.write(_VERSIONED)
+            greeting = await reader.readexactly(_GREETING_BYTES)
+            return greeting[_MECHANISM].rstrip(b"\0").decode("ascii")
+    except (TimeoutError, asyncio.IncompleteReadError, OSError, ValueError):
+        return ""
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
 async def _try(endpoint: str, wait_s: float) -> str:
-    """Empty: a ZeroMQ socket greets. Else refused, no_route, deadline, silent, not_zmq, not_here (an ipc path), failed."""
+    """Empty: a ZeroMQ socket greets. Else refused, no_route, deadline, silent, not_zmq, failed; not_here, no_permission (ipc)."""
     scheme, _, rest = endpoint.partition("#")[0].partition("://")
     writer = None
     late = "silent" if scheme == "ipc" else "deadline"
     try:
         async with asyncio.timeout(wait_s):
             if scheme == "ipc":
-                if not Path(rest).exists():
-                    return "not_here"
                 reader, writer = await asyncio.open_unix_connection(rest)
             elif scheme == "tcp":
                 host, _, port = rest.rpartition(":")
@@ -75,6 +95,10 @@ async def _try(endpoint: str, wait_s: float) -> str:
         return "refused"
     except (asyncio.IncompleteReadError, ConnectionError):
         return "not_zmq"
+    except (FileNotFoundError, NotADirectoryError):
+        return "not_here"
+    except PermissionError:
+        return "no_permission" if scheme == "ipc" else "failed"
     except OSError as error:
         if scheme == "ipc":  # the path is there and nobody refused: a queue full of those who wait for a stopped process
             return late

@@ -32,6 +32,9 @@ HEARTBEAT_TIMEOUT_MS = 4_000
 RECONNECT_MS = 20
 RECONNECT_MAX_MS = 250
 HANDSHAKE_MS = 5_000
+_HANDSHAKES = int(
+    zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 def check_bind(endpoint: str, ring: Keyring | None, plaintext_network: bool) -> str:
@@ -94,8 +97,15 @@ class SocketFactory:
         return sock
 
     def _connected(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
-        at = parse_endpoint(check_connects(self.ring, endpoint))
-        sock = self._make(kind)
+        return self._connect(self._make(kind), endpoint)
+
+    def _connect(self, sock: zmq.Socket[bytes], endpoint: str) -> zmq.Socket[bytes]:
+        """The same socket; closed where it cannot be connected."""
+        try:
+            at = parse_endpoint(check_connects(self.ring, endpoint))
+        except LocalError:
+            sock.close()
+            raise
         try:
             if at.key and self.ring is not None:
                 sock.setsockopt(zmq.CURVE_SERVERKEY, to_z85(at.key))
@@ -136,6 +146,19 @@ class SocketFactory:
     def xpub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected XPUB: the publisher sees when the bound SUB has subscribed."""
         return self._connected(zmq.XPUB, endpoint)
+
+    def watched(self, kind: int, endpoint: str) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        """A connected socket, and a PAIR that says how its handshakes go (zmq_socket_monitor).
+
+        Call `disable_monitor` on the first before the PAIR is closed: libzmq's thread would wait for somebody to read.
+        """
+        sock = self._make(kind)
+        watch = sock.get_monitor_socket(_HANDSHAKES)
+        try:
+            return self._connect(sock, endpoint), watch
+        except LocalError:
+            watch.close()
+            raise
 
     def sub(self, endpoint: str) -> zmq.Socket[bytes]:
         """A connected SUB without subscriptions."""

@@ -17,6 +17,7 @@ from pegaflow.common.config import duration
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli import output, target
+from pegaflow.services.cli.access import BARRED
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.doctor.collect import lost
@@ -93,10 +94,15 @@ def run(args: argparse.Namespace) -> int:
 
 async def _measured(at: target.Target, kind: Kind) -> list[Measure]:
     async with Cluster(at) as cluster:
-        silent = [Measure(one.service, one.node, None, kind.silent, f"{one.code}: {one.text}") for one in cluster.wrong]
+        silent = [_without(one.service, one.node, one.code, f"{one.code}: {one.text}", kind.silent) for one in cluster.wrong]
         cluster.wrong.clear()
         silent += [Measure("tier", one.node, None, kind.silent, f"silent for {span(one.ago_ms)}") for one in await lost(cluster)]
         return [*silent, *await kind.measure(cluster)]
+
+
+def _without(service: str, node: str, code: str, text: str, state: State) -> Measure:
+    """There is no value. A service that does not let us in may be well: nothing can be said."""
+    return Measure(service, node, None, State.UNKNOWN if code in BARRED else state, text)
 
 
 async def _ping(cluster: Cluster) -> list[Measure]:
@@ -110,9 +116,11 @@ async def _latency(cluster: Cluster) -> list[Measure]:
 def _timed(listing: Listing, field: str) -> list[Measure]:
     found = []
     for one in listing.rows:
-        lost = one["state"] != "answers"
-        state, text = (State.CRITICAL, str(one["state"])) if lost else (State.OK, "")
-        found.append(Measure(str(one["service"]), str(one["node"]), None if lost else one[field], state, text))
+        service, node, state = str(one["service"]), str(one["node"]), str(one["state"])
+        if state != "answers":
+            found.append(_without(service, node, state, state, State.CRITICAL))
+        else:
+            found.append(Measure(service, node, one[field]))
     return found
 
 
@@ -136,8 +144,8 @@ async def _sync(cluster: Cluster) -> list[Measure]:
     theirs = await _statuses(cluster, cluster.metaservers)
     found = []
     for metaserver, told in zip(cluster.metaservers, theirs, strict=True):
-        if told is None:
-            found.append(Measure("metaserver", metaserver.node, None, State.CRITICAL, "no status"))
+        if isinstance(told, PegaflowError):
+            found.append(_without("metaserver", metaserver.node, told.code, f"no status: {told.code}", State.CRITICAL))
             continue
         rows = {str(one.get("node")): one for one in told.get("nodes", ()) if isinstance(one, dict)}
         for node in sorted({*rows, *mine}):
@@ -145,24 +153,26 @@ async def _sync(cluster: Cluster) -> list[Measure]:
     return found
 
 
-def _followed(metaserver: str, node: str, seen: Mapping[str, Any] | None, told: Mapping[str, Any] | None) -> Measure:
+def _followed(
+    metaserver: str, node: str, seen: Mapping[str, Any] | None, told: Mapping[str, Any] | PegaflowError | None
+) -> Measure:
     name = f"{node}@{metaserver}"
     if seen is None:
         return Measure("tier", name, None, State.CRITICAL, "the metaserver does not know it")
     if seen.get("state") not in ("up", "draining"):
         return Measure("tier", name, None, State.CRITICAL, f"the metaserver has it as {seen.get('state')}")
-    announced = told.get("announced") if told is not None else None
+    announced = told.get("announced") if isinstance(told, Mapping) else None
     if not isinstance(announced, dict):
         return Measure("tier", name, None, State.UNKNOWN, "the tier does not say what it has")
     return Measure("tier", name, abs(announced.get("sealed", 0) - seen.get("sealed", 0)))
 
 
-async def _statuses(cluster: Cluster, peers: Sequence[Peer]) -> list[Mapping[str, Any] | None]:
-    async def one(peer: Peer) -> Mapping[str, Any] | None:
+async def _statuses(cluster: Cluster, peers: Sequence[Peer]) -> list[Mapping[str, Any] | PegaflowError]:
+    async def one(peer: Peer) -> Mapping[str, Any] | PegaflowError:
         try:
             return document_of(await cluster.tell(peer, Status(), Document))
-        except PegaflowError:
-            return None
+        except PegaflowError as error:
+            return error
 
     return list(await asyncio.gather(*map(one, peers)))
 

@@ -14,13 +14,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
-from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages import inspection
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong
 from pegaflow.services.cli import output, target
+from pegaflow.services.cli.access import Access
+from pegaflow.services.cli.caller import SILENCE, Caller
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.target import Target, UsageError
 
@@ -50,8 +51,7 @@ class Cluster:
         self._at = at
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + at.timeout_s
-        self._factory = at.factory()
-        self._clients: dict[str, RpcClient] = {}
+        self._caller = Caller(at)
         self.metaservers: list[Peer] = []
         self.tiers: list[Peer] = []
         self.wrong: list[Wrong] = []
@@ -68,9 +68,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        for client in self._clients.values():
-            client.close()
-        self._factory.close()
+        self._caller.close()
 
     async def _find(self) -> None:
         budget_s = self._at.timeout_s * FINDING
@@ -96,26 +94,23 @@ class Cluster:
         try:
             answer = await self.tell(peer, Nodes(), NodeList, budget_s)
         except PegaflowError as error:
-            if error.code not in (ErrorCode.DEADLINE, ErrorCode.UNREACHABLE):  # else its ping says so
+            if error.code not in (*SILENCE, *Access):  # else its ping says so
                 self.wrong.append(Wrong(peer.service, peer.node, peer.endpoint, error.code, error.text))
             return []
         columns = zip(answer.nodes, answer.requests, answer.epochs, answer.states, answer.control, strict=True)
         return [Peer("tier", node, url, epoch, state, control) for node, url, epoch, state, control in columns]
-
-    def _client(self, endpoint: str) -> RpcClient:
-        """Raises `PegaflowError` for an endpoint that cannot be used: other processes name them."""
-        if (client := self._clients.get(endpoint)) is None:
-            client = self._clients[endpoint] = RpcClient(self._factory, self._loop, endpoint)
-        return client
 
     @property
     def left_s(self) -> float:
         """What is left of `--timeout`."""
         return max(0.05, self._deadline - self._loop.time())
 
-    async def tell(self, peer: Peer, message: Message, wanted: type[T], budget_s: float | None = None) -> T:
-        """One question. Raises `PegaflowError`: no answer in time, a refusal, or an answer of another kind."""
-        answer: Any = await self._client(peer.endpoint).request(message, self.left_s if budget_s is None else budget_s)
+    async def tell(self, peer: Peer, message: Message, wanted: type[T], budget_s: float | None = None, epoch: int = 0) -> T:
+        """One question. Raises `PegaflowError`: no answer in time, a refusal, or an answer of another kind.
+
+        `epoch`: only this life of the service may answer it.
+        """
+        answer: Any = await self._caller.ask(peer.endpoint, message, self.left_s if budget_s is None else budget_s, epoch)
         if not isinstance(answer, wanted):
             raise RemoteError(ErrorCode.BAD_MESSAGE, f"answered {message.KIND} with {type(answer).__name__}")
         return answer
@@ -176,11 +171,12 @@ def listed(args: argparse.Namespace, question: Question) -> int:
         async with Cluster(at) as cluster:
             try:
                 found = await question(cluster)
-            except UsageError as error:
+            except (UsageError, PegaflowError) as error:
                 if not cluster.wrong:
                     raise
-                # What seems to be wrong usage may only be unknown, because somebody does not answer.
-                found = Listing((), (), [Wrong("", "", "", ErrorCode.UNKNOWN, str(error))])
+                # What seems to be wrong usage, or not there, may only be unknown, because somebody does not answer.
+                code, text = (error.code, error.text) if isinstance(error, PegaflowError) else (ErrorCode.UNKNOWN, str(error))
+                found = Listing((), (), [Wrong("", "", "", code, text)])
             return replace(found, wrong=[*cluster.wrong, *found.wrong])
 
     return output.present(args, look)

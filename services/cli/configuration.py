@@ -59,9 +59,10 @@ def add_parser(commands: Any) -> None:
 def _check(args: argparse.Namespace) -> int:
     """0: it can be used. 78: it cannot, one line for each thing on stderr."""
     loaded, wrong = _loaded(args)
-    complaints = [*(one.text for one in wrong), *clashes({name: one.value for name, one in loaded.items()})]
+    complaints = [f"{one.code}: {one.text}" for one in wrong]
+    complaints += [f"{ConfigError.code}: {text}" for text in clashes({name: one.value for name, one in loaded.items()})]
     for text in complaints:
-        print(f"pegaflow config: {ConfigError.code}: {text}", file=sys.stderr)
+        print(f"pegaflow config: {text}", file=sys.stderr)
     if complaints:
         return EX_CONFIG
     print(f"config ok: {', '.join(loaded)}")
@@ -109,7 +110,7 @@ def _loaded(args: argparse.Namespace) -> tuple[dict[str, Loaded[Any]], list[Wron
             cls = getattr(importlib.import_module(module), config)
             loaded[name] = resolve(cls, section=name, argv=argv, environ=os.environ)
         except ConfigError as error:
-            wrong.append(Wrong(name, "", "", ConfigError.code, str(error)))
+            wrong.append(Wrong(name, "", "", error.code, str(error)))
         except ImportError as error:
             wrong.append(Wrong(name, "", "", "not_installed", f"{error}: pip install 'pegaflow[{name}]'"))
     return loaded, wrong

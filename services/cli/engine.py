@@ -7,12 +7,12 @@ import asyncio
 import json
 from typing import Any
 
-from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, EngineAdd, EngineRemove, Status
 from pegaflow.services.cli import consent, output
+from pegaflow.services.cli.caller import Caller
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import Target, add_key, chosen
@@ -53,13 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _ask(at: Target, ask: Message, wanted: type[Any]) -> Any:
-    factory = at.factory()
-    client = RpcClient(factory, asyncio.get_running_loop(), at.tiers[0])
+    caller = Caller(at)
     try:
-        answer = await client.request(ask, at.timeout_s)
+        answer = await caller.ask(at.tiers[0], ask, at.timeout_s)
     finally:
-        client.close()
-        factory.close()
+        caller.close()
     if not isinstance(answer, wanted):
         raise RemoteError(ErrorCode.BAD_MESSAGE, f"answered with {type(answer).__name__}")
     return answer

@@ -15,12 +15,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pegaflow.common.bus.rpc import RpcClient
+import zmq
 from pegaflow.common.config import duration
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import NodeList, Nodes
 from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli import target
+from pegaflow.services.cli.access import said
+from pegaflow.services.cli.caller import Caller
+from pegaflow.services.cli.knock import Knock
+from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.summary import as_object, summary
 from pegaflow.services.cli.tap import Tap, Tapped
 
@@ -52,11 +56,13 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: as many came as asked for, or it was stopped. 1: nobody to listen to, or fewer than N in the time."""
-    at = target.choose(args)
-    fixed = target.checked(tuple(args.events or ()), at.ring)
-    if fixed:
-        at = at._replace(metaservers=(), tiers=())
+    """0: as many came as asked for, or it was stopped. 1: nobody to listen to or who lets us, or fewer than N in the time."""
+    fixed: tuple[str, ...] = ()
+    if args.events:
+        chosen = target.choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": args.events}))
+        at, fixed = chosen._replace(tiers=()), chosen.tiers
+    else:
+        at = target.choose(args)
     show = _json_line if args.output == "jsonl" else _text_line
     left = args.count
 
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 0
     if not reached:
-        print("pegaflow: unreachable: no metaserver answered, so nobody is known to listen to", file=sys.stderr)
+        print("pegaflow monitor: unreachable: nobody is known to listen to, or nobody lets us", file=sys.stderr)
     return 0 if reached and not left else 1
 
 
@@ -87,39 +93,37 @@ class Monitor:
         self._prefixes, self._on_message = prefixes, on_message
         self.enough = asyncio.Event()
         self._failure: BaseException | None = None
+        self._barred: set[str] = set()
+        self._doors: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, at: target.Target, fixed: tuple[str, ...], span_s: float | None) -> bool:
-        """False: at the start no metaserver answered. Raises what writing a line raised."""
+        """False: at the start nobody answered, or no publisher lets us listen. Raises what writing a line raised."""
         loop = asyncio.get_running_loop()
-        factory = at.factory()
-        tap = Tap(factory, loop, self._prefixes, self._guarded)
-        clients = [RpcClient(factory, loop, url) for url in at.metaservers]
-        tiers = [RpcClient(factory, loop, url) for url in at.tiers]
-        poker = loop.create_task(_poke(tap))
+        caller = Caller(at)
+        tap = Tap(caller.factory, loop, self._prefixes, self._guarded)
+        poker = loop.create_task(self._poke(tap, at, caller))
         discovery: asyncio.Task[None] | None = None
         try:
             for endpoint in fixed:
                 tap.listen(endpoint)
             if not fixed:
-                if not await self._discover(tap, clients, tiers, at.timeout_s):
+                if not await self._discover(tap, at, caller, loud=True):
                     return False
-                discovery = loop.create_task(self._follow(tap, clients, tiers, at.timeout_s))
+                discovery = loop.create_task(self._follow(tap, at, caller))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(span_s):
                     await self.enough.wait()
             if self._failure is not None:
                 raise self._failure
-            return True
+            return not self._nobody(tap)
         finally:
-            for task in (poker, discovery):
+            for task in (poker, discovery, *self._doors.values()):
                 if task is not None:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
             tap.close()
-            for client in [*clients, *tiers]:
-                client.close()
-            factory.close()
+            caller.close()
 
     def _guarded(self, tapped: Tapped) -> None:
         try:
@@ -128,20 +132,51 @@ class Monitor:
             self._failure = error
             self.enough.set()
 
-    async def _follow(self, tap: Tap, metaservers: list[RpcClient], tiers: list[RpcClient], timeout_s: float) -> None:
+    async def _poke(self, tap: Tap, at: target.Target, caller: Caller) -> None:
+        while True:
+            for endpoint in tap.endpoints - self._doors.keys():
+                self._doors[endpoint] = asyncio.create_task(self._door(endpoint, tap, at, caller))
+            await asyncio.sleep(POKE_S)
+            tap.poke()
+
+    async def _door(self, endpoint: str, tap: Tap, at: target.Target, caller: Caller) -> None:
+        """A publisher that refuses a subscriber says nothing, for ever: so look whether it lets us in, once."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + at.timeout_s
+        knock = Knock(caller.factory, loop, endpoint, at.timeout_s, zmq.SUB)
+        try:
+            while not knock.let_in and loop.time() < until:
+                await asyncio.sleep(POKE_S / 2)
+            access = knock.verdict()
+        finally:
+            knock.close()
+        if access is not None:
+            text = said(access, at.ring.public_hex if at.ring is not None else "")
+            print(Wrong("publisher", "", endpoint, access, text).line(), file=sys.stderr)
+            self._barred.add(endpoint)
+            if self._nobody(tap):
+                self.enough.set()
+
+    def _nobody(self, tap: Tap) -> bool:
+        return bool(self._barred) and self._barred >= tap.endpoints
+
+    async def _follow(self, tap: Tap, at: target.Target, caller: Caller) -> None:
         while True:
             await asyncio.sleep(DISCOVER_S)
-            await self._discover(tap, metaservers, tiers, timeout_s)
+            await self._discover(tap, at, caller, loud=False)
 
-    async def _discover(self, tap: Tap, metaservers: list[RpcClient], tiers: list[RpcClient], timeout_s: float) -> bool:
-        """Listens to everyone who is known now and stops listening to those who are not. False: nobody answered."""
-        answers = await asyncio.gather(
-            *(client.request(Status(), timeout_s) for client in [*metaservers, *tiers]),
-            *(client.request(Nodes(), timeout_s) for client in metaservers),
-            return_exceptions=True,
-        )
+    async def _discover(self, tap: Tap, at: target.Target, caller: Caller, loud: bool) -> bool:
+        """Listens to everyone who is known now and stops listening to those who are not. False: nobody answered.
+
+        `loud`: says who did not, and why.
+        """
+        asked = [(url, Status()) for url in (*at.metaservers, *at.tiers)] + [(url, Nodes()) for url in at.metaservers]
+        answers = await asyncio.gather(*(caller.ask(url, ask, at.timeout_s) for url, ask in asked), return_exceptions=True)
         known: set[str] = set()
-        for answer in answers:
+        wrong: dict[str, PegaflowError] = {}
+        for (url, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, PegaflowError):
+                wrong.setdefault(url, answer)
             if isinstance(answer, NodeList):
                 known.update(answer.events)
             elif isinstance(answer, Document):
@@ -149,6 +184,8 @@ class Monitor:
                     known.add(str(json.loads(answer.json).get("events", "")))
             elif isinstance(answer, BaseException) and not isinstance(answer, PegaflowError):
                 raise answer
+        for url, error in wrong.items() if loud else ():
+            print(Wrong("", "", url, error.code, error.text).line(), file=sys.stderr)
         known.discard("")
         if all(isinstance(answer, BaseException) for answer in answers):
             return False
@@ -161,12 +198,6 @@ class Monitor:
             for endpoint in tap.endpoints - known:
                 tap.leave(endpoint)
         return True
-
-
-async def _poke(tap: Tap) -> None:
-    while True:
-        await asyncio.sleep(POKE_S)
-        tap.poke()
 
 
 def _text_line(tapped: Tapped, raw: bool) -> str:

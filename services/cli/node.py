@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.config import duration
 from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, Dump, NodeDrain, NodeUndrain, Status
 from pegaflow.services.cli import cluster, consent, target
+from pegaflow.services.cli.caller import Caller
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.column import Column
 from pegaflow.services.cli.listing import Listing
@@ -90,11 +90,17 @@ async def _change(args: argparse.Namespace, message: Message, wait_s: float | No
     """0: done. 1: it did not come to rest within `wait_s`. Raises `PegaflowError`."""
     at = target.choose(args)
     async with Cluster(at) as found:
-        peer = named(found, args.node)
-        told = document_of(await found.tell(peer, Status(), Document))
-        control = str(told.get("control") or peer.control)
         try:
-            await found.tell(peer._replace(endpoint=control), message, Done)
+            peer = named(found, args.node)
+        except RemoteError:
+            for one in found.wrong:  # it may be one of those
+                print(one.line(), file=sys.stderr)
+            raise
+        answer = await found.tell(peer, Status(), Document)
+        control = str(document_of(answer).get("control") or peer.control)
+        try:
+            # An ipc path of another machine may be that of another tier on this one, so only this life may take it.
+            await found.tell(peer._replace(endpoint=control), message, Done, epoch=answer.epoch)
         except PegaflowError as error:
             hint = " (its control is for its own machine: run this there)" if control.startswith("ipc://") else ""
             raise RemoteError(error.code, f"{error.text}{hint}") from None
@@ -105,12 +111,11 @@ async def _change(args: argparse.Namespace, message: Message, wait_s: float | No
 
 async def _rest(at: target.Target, peer: Peer, wait_s: float, hand_over: bool) -> int:
     loop = asyncio.get_running_loop()
-    factory = at.factory()
-    client = RpcClient(factory, loop, peer.endpoint)
+    caller = Caller(at)
     until = loop.time() + wait_s
     try:
         while True:
-            drain = document_of(await client.request(Status(), at.timeout_s)).get("drain")
+            drain = document_of(await caller.ask(peer.endpoint, Status(), at.timeout_s)).get("drain")
             if isinstance(drain, Mapping) and _resting(drain, hand_over):
                 return 0
             if loop.time() >= until:
@@ -118,8 +123,7 @@ async def _rest(at: target.Target, peer: Peer, wait_s: float, hand_over: bool) -
                 return 1
             await asyncio.sleep(LOOK_S)
     finally:
-        client.close()
-        factory.close()
+        caller.close()
 
 
 def _resting(drain: Mapping[str, Any], hand_over: bool) -> bool:

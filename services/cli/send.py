@@ -16,10 +16,10 @@ import json
 from array import array
 from typing import Any, get_type_hints
 
-from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.wire import codec, messages
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.services.cli import consent, target
+from pegaflow.services.cli.caller import Caller
 from pegaflow.services.cli.summary import as_object
 from pegaflow.services.cli.target import UsageError
 
@@ -103,10 +103,8 @@ def _field(where: str, tag: str, value: Any) -> Any:
 
 
 async def _sent(at: target.Target, endpoint: str, message: Any) -> Any:
-    factory = at.factory()
-    client = RpcClient(factory, asyncio.get_running_loop(), endpoint)
+    caller = Caller(at)
     try:
-        return await client.request(message, at.timeout_s)
+        return await caller.ask(endpoint, message, at.timeout_s)
     finally:
-        client.close()
-        factory.close()
+        caller.close()

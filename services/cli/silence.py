@@ -8,6 +8,7 @@ from typing import Any
 
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Status
+from pegaflow.services.cli.access import BARRED
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.departed import missing
 from pegaflow.services.cli.listing import Wrong
@@ -25,6 +26,7 @@ _WORDS = {
     "no_route": "there is no way there",
     "not_zmq": "another program listens there",
     "not_here": "no such path: the process is not running, or not on this machine",
+    "no_permission": "this user may not open that socket: look as the user of the service, or at its tcp endpoint",
 }
 
 
@@ -50,9 +52,12 @@ def lost(documents: Sequence[Mapping[str, Any]], here: Collection[str]) -> list[
 
 
 async def explained(silent: Sequence[Wrong]) -> list[Wrong]:
-    """The same, each with what its endpoint shows, after WAIT_S at most."""
+    """The same, each with what its endpoint shows, after WAIT_S at most. Of who is there and lets us not in all is said."""
     found = await reach([one.endpoint for one in silent], WAIT_S)
-    words = [_WORDS.get(code, "") if one.endpoint else "" for one, code in zip(silent, found.codes, strict=True)]
+    words = [
+        _WORDS.get(code, "") if one.endpoint and one.code not in BARRED else ""
+        for one, code in zip(silent, found.codes, strict=True)
+    ]
     return [one._replace(text=f"{one.text}; {word}") if word else one for one, word in zip(silent, words, strict=True)]
 
 

@@ -124,23 +124,31 @@ class Cluster:
         more: Sequence[str] = (),
         own: Mapping[str, Sequence[str]] = MappingProxyType({}),
         keys: Keys | None = None,
+        router: bool = False,
     ) -> None:
-        """`more`: options of every tier; `own`: of one, by its node; `keys`: everybody has one."""
+        """`more`: options of every tier; `own`: of one, by its node; `keys`: everybody has one; `router`: there is one, idle."""
         self.folder = folder
         self.pools = Path(f"/dev/shm/pegaflow-test-{os.getpid()}")
         self.metaserver_endpoint = f"tcp://127.0.0.1:{free_port()}"
         arguments = ["--requests", self.metaserver_endpoint]
         own = {node: list(flags) for node, flags in own.items()}
+        self.router_endpoint = f"tcp://127.0.0.1:{free_port()}"
+        router_flags = ["--control", self.router_endpoint, "--engine", "http://127.0.0.1:9", "--port", "0"]
         if keys is not None:
             files = {node: keys.file(Role.TIER, node) for node in tiers}
             ring = Keyring(Role.METASERVER, file := keys.file(Role.METASERVER), keys.allowed)
             arguments += ["--curve-key-file", str(file), "--curve-allowed", str(keys.allowed)]
             self.metaserver_endpoint += f"#{ring.public_hex}"
+            if router:
+                routers = Keyring(Role.ROUTER, file := keys.file(Role.ROUTER), keys.allowed)
+                router_flags += ["--curve-key-file", str(file), "--curve-allowed", str(keys.allowed)]
+                self.router_endpoint += f"#{routers.public_hex}"
             for node, file in files.items():
                 own[node] = [*own.get(node, ()), "--curve-key-file", str(file), "--curve-allowed", str(keys.allowed)]
         for name in ("events", "control"):
             arguments += [f"--{name}", f"tcp://127.0.0.1:{free_port()}"]
         self.metaserver = Process("pegaflow.services.metaserver", *arguments, "--health-port", "0")
+        self.others = [Process("pegaflow.services.router", *router_flags)] if router else []
         self.tiers: dict[str, Process] = {}
         for node in tiers:
             flags = [
@@ -177,6 +185,9 @@ class Cluster:
     def endpoint(self, node: str) -> str:
         return f"ipc://{self.runtime(node)}/requests.sock"
 
+    def control(self, node: str) -> str:
+        return f"ipc://{self.runtime(node)}/control.sock"
+
     def wait_ready(self) -> None:
         for node in self.tiers:
             until(f"tier {node}", lambda node=node: dump(self.endpoint(node)).get("state") == "ready")  # type: ignore[misc]
@@ -186,7 +197,7 @@ class Cluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for process in [*self.tiers.values(), self.metaserver]:
+        for process in [*self.tiers.values(), *self.others, self.metaserver]:
             process.process.send_signal(signal.SIGCONT)  # a stopped process cannot end
             process.stop()
         shutil.rmtree(self.pools, ignore_errors=True)

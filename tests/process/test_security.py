@@ -98,8 +98,8 @@ def test_the_inspection_tool_comes_in_with_an_operators_key_only(keyed: Keyed, t
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     at = keyed.cluster.metaserver_endpoint
-    good = status("--metaserver", at, "--curve-key-file", str(keyed.keys.file(Role.OPERATOR, listed=False)), "--timeout", "500ms")
-    assert good.returncode == 1 and "deadline" in good.stdout + good.stderr, "a key that is not listed"
+    good = status("--metaserver", at, "--curve-key-file", str(keyed.keys.file(Role.OPERATOR, listed=False)))
+    assert good.returncode == 1 and "key_refused" in good.stdout + good.stderr, "a key that is not listed"
     secret = next(path for path in keyed.keys.allowed.parent.glob("operator-*") if path.stat().st_mode & 0o777 == 0o600)
     good = status("--metaserver", at, "--curve-key-file", str(secret))
     assert good.returncode == 0, good.stdout + good.stderr

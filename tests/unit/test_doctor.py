@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pegaflow.services.cli.access import ADVICE, BARRED, Access
 from pegaflow.services.cli.departed import Departed
 from pegaflow.services.cli.doctor.diagnosis import diagnose
 from pegaflow.services.cli.doctor.finding import Finding
@@ -146,6 +147,13 @@ def test_why_somebody_does_not_answer(codes: list[str], todo: str) -> None:
     (found,) = diagnose(healthy(), [Absent("tier", "c", "tcp://c:1", "deadline", seen)])
     assert found.code == "no_answer" and found.where == "tier c" and todo in found.todo
     assert found.what == "tcp://c:1: deadline; " + ", ".join(f"{who}: {code or 'can connect'}" for who, code in seen)
+
+
+@pytest.mark.parametrize("code", sorted(BARRED))
+def test_who_does_not_let_us_in_is_not_ill(code: str) -> None:
+    (found,) = diagnose(healthy(), [Absent("tier", "c", "tcp://c:1", code, [("from here", "")])])
+    assert (found.code, found.where, found.what) == (code, "tier c", "tcp://c:1")
+    assert found.todo == ADVICE[Access(code)] if code in list(Access) else "operator" in found.todo
 
 
 def test_a_node_that_was_given_up() -> None:

@@ -71,6 +71,7 @@ def test_reach_says_why_not(tmp_path: Path) -> None:
                 f"{tcp}#{'0' * 64}": "",
                 f"ipc://{tmp_path}/s": "",
                 f"ipc://{tmp_path}/no": "not_here",
+                f"ipc://{tmp_path}/s/no": "not_here",
                 f"tcp://127.0.0.1:{unused.getsockname()[1]}": "refused",
                 f"tcp://127.0.0.1:{silent.getsockname()[1]}": "silent",
                 f"tcp://127.0.0.1:{other.sockets[0].getsockname()[1]}": "not_zmq",

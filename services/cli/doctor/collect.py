@@ -43,7 +43,7 @@ async def collect(cluster: Cluster, routers: Sequence[str], disk: bool) -> Colle
     silent = {one.endpoint: Absent(one.service, one.node, one.endpoint, one.code) for one in cluster.wrong}
     advertised += [(one.name, ABSENT, one.endpoint) for one in silent.values()]
     here = reach(list(silent), cluster.left_s / 2)
-    examined = asyncio.gather(*(_examined(cluster, peer, patient, advertised, disk, notes) for peer, patient in seen))
+    examined = asyncio.gather(*(_examined(cluster, patient, advertised, disk, notes) for _, patient in seen))
     mine, looked = await asyncio.gather(here, examined)
     tries = {endpoint: [("from here", code)] for endpoint, code in zip(silent, mine.codes, strict=True)}
     patients = []
@@ -78,7 +78,7 @@ async def _facts(cluster: Cluster, peer: Peer, budget_s: float) -> Patient | Non
     told = document_of(answer)
     wall = told.get("wall_ns")
     offset = wall / 1e9 - (asked + answered) / 2 if isinstance(wall, int) else 0.0
-    return Patient(answer.service, answer.node, told, offset, (answered - asked) / 2)
+    return Patient(answer.service, answer.node, told, offset, (answered - asked) / 2, epoch=answer.epoch)
 
 
 def _advertised(patient: Patient) -> list[tuple[str, str]]:
@@ -88,23 +88,24 @@ def _advertised(patient: Patient) -> list[tuple[str, str]]:
 
 
 async def _examined(
-    cluster: Cluster, peer: Peer, patient: Patient, advertised: Sequence[tuple[str, str, str]], disk: bool, notes: list[str]
+    cluster: Cluster, patient: Patient, advertised: Sequence[tuple[str, str, str]], disk: bool, notes: list[str]
 ) -> Patient:
     control = str(patient.part("endpoints").get("control") or "")
     if not control:
         notes.append(f"{patient.name}: no control endpoint, so what it can connect to is not known")
         return patient
     at = Peer(patient.service, patient.node, control)
+    # Only this life: an ipc path of another machine may be that of another service on this one.
     others = [one for one in advertised if one[0] != patient.name]
     try:
         if others:
             budget_s = cluster.left_s
             wait_ms = min(max(1, int(budget_s * 600)), MAX_WAIT_MS)
-            answer = await cluster.tell(at, Reach([url for _, _, url in others], wait_ms), Reached, budget_s)
+            answer = await cluster.tell(at, Reach([url for _, _, url in others], wait_ms), Reached, budget_s, patient.epoch)
             reached = [Reachability(*one, code) for one, code in zip(others, answer.codes, strict=False)]
             patient = replace(patient, reached=reached)
         if disk and patient.service == "tier" and patient.option("disk_dir"):
-            speed = await cluster.tell(at, DiskSpeed(DISK_BYTES), Document, DISK_S)
+            speed = await cluster.tell(at, DiskSpeed(DISK_BYTES), Document, DISK_S, patient.epoch)
             patient = replace(patient, disk=document_of(speed))
             notes.append(f"{patient.name}: disk {_speeds(patient.disk)}")
     except PegaflowError as error:

@@ -45,6 +45,7 @@ class Patient:
     doubt_s: float = 0.0
     reached: Sequence[Reachability] = ()
     disk: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int = 0
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pegaflow.common.endpoints import is_local
+from pegaflow.services.cli.access import ADVICE, BARRED, Access
 from pegaflow.services.cli.departed import Departed
 from pegaflow.services.cli.doctor.finding import Finding, error, warning
 from pegaflow.services.cli.doctor.patient import Absent, Patient, number
@@ -115,6 +116,7 @@ def reachability(patient: Patient) -> list[Finding]:
         "no_route": "advertise_host is an address that this node has no route to",
         "not_zmq": "another program listens there: give that service another port",
         "not_here": "an ipc endpoint is for one machine: set requests and events of that tier to tcp://…",
+        "no_permission": "an ipc endpoint is for one user: set requests and events of that tier to tcp://…",
     }
     return [
         error(
@@ -131,6 +133,9 @@ def reachability(patient: Patient) -> list[Finding]:
 def absence(absent: Absent) -> list[Finding]:
     """What connecting to it says of a service that does not answer: killed, stopped, stuck, or not to be got at."""
     codes = {code for _, code in absent.seen}
+    if absent.code in BARRED:
+        todo = ADVICE[Access(absent.code)] if absent.code in list(Access) else "look with a listed key of role operator"
+        return [error(absent.code, absent.name, absent.endpoint, todo)]
     if "" in codes and len(codes) > 1:
         todo = "it is reachable from some places only: look at firewalls, and at its advertise_host"
     elif "" in codes:
