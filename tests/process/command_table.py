@@ -62,9 +62,11 @@ TABLE = (
     Row("check sync", 0, 2, 2, 3, 3),
     Row("check capacity", 0, 3, 3, 3, 3),
     Row("why r", 0, 1, 1, 1, 1),
+    Row("why nobody", 1, 1, 1, 1, 1),
     Row("why --tokens {tokens}", 0, 1, 1, 1, 1),
     Row("page show {key}", 0, 1, 1, 1, 1),
     Row("page show 00", 2, 1, 1, 1, 1),
+    Row("page show 0011", 1, 1, 1, 1, 1),
     Row("page find --tokens {tokens}", 0, 1, 1, 1, 1),
     Row("sessions", 0, 1, 1, 1, 1),
     Row("leases", 0, 1, 1, 1, 1),
@@ -253,9 +255,9 @@ def complaints(ended: Sequence[Ended], codes: Mapping[Row, int]) -> list[str]:
 def _unclean(one: Ended) -> str:
     """Why standard output is not the data that was asked for; empty: it is."""
     try:
-        if one.output == "json" and one.out:
-            json.loads(one.out)
-        elif one.output == "jsonl":
+        if one.output == "json" and one.out and set(json.loads(one.out)) != {"rows", "wrong"}:
+            return "another document"
+        if one.output == "jsonl":
             [json.loads(part) for part in one.out.splitlines()]
     except ValueError as wrong:
         return f"no JSON ({wrong})"

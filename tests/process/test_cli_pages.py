@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -230,55 +229,6 @@ def test_both_sides_of_the_catalogue(cluster: Cluster, engines: Any, tool: Any, 
     until("whole again", lambda: {row["verdict"] for row in tool("catalogue", "digest")} == {"same"})
     alone = tool("catalogue", "digest", where=(f"--tier={cluster.endpoint('a')}", f"--tier={cluster.endpoint('b')}"))
     assert [(row["node"], row["verdict"]) for row in alone] == [("a", "alone"), ("b", "alone")]
-
-
-COMMANDS = (
-    ("status",),
-    ("page", "show", "0011"),
-    ("page", "find", "--tokens", "TOKENS"),
-    ("why", "nobody"),
-    ("why", "--tokens", "TOKENS"),
-    ("sessions",),
-    ("leases",),
-    ("intents",),
-    ("catalogue", "digest"),
-    ("catalogue", "diff"),
-)
-
-
-def test_every_command_in_every_format_and_every_weather(
-    cluster: Cluster, engines: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ids = prompt(12)
-    save(cluster, engines("a", "p"), "a", named(ids), "r")
-    file = tokens(tmp_path, ids)
-
-    def runs(output: str, *where: str, timeout: str = "10s") -> dict[str, int]:
-        codes = {}
-        for command in COMMANDS:
-            argv = [file if word == "TOKENS" else word for word in command]
-            capsys.readouterr()
-            codes[" ".join(command)] = main([*argv, "-o", output, *where, "--timeout", timeout])
-            out, err = capsys.readouterr()
-            assert "Traceback" not in err and "internal" not in err and (out or output == "jsonl" or err), command
-            if output == "json" and codes[" ".join(command)] != 2:
-                assert set(json.loads(out)) == {"rows", "wrong"}
-            for line in out.splitlines() if output == "jsonl" else ():
-                json.loads(line)
-        return codes
-
-    well = dict.fromkeys(map(" ".join, COMMANDS), 0) | {"page show 0011": 1, "why nobody": 1}
-    for output in ("table", "wide", "json", "jsonl"):
-        assert runs(output, f"--metaserver={cluster.metaserver_endpoint}") == well, output
-    badly = dict.fromkeys(well, 1)
-    assert runs("json", f"--metaserver=ipc://{cluster.folder}/nobody", timeout="400ms") == badly
-    os.kill(cluster.tiers["b"].process.pid, signal.SIGSTOP)
-    try:
-        tiers = [f"--tier={cluster.endpoint(node)}" for node in "ab"]
-        assert runs("table", *tiers, timeout="400ms") == badly
-    finally:
-        os.kill(cluster.tiers["b"].process.pid, signal.SIGCONT)
-    until("it is back", lambda: {node["state"] for node in dump(cluster.metaserver_endpoint)["nodes"]} == {"up"})
 
 
 def test_the_owner_is_dead(cluster: Cluster, engines: Any, tool: Any) -> None:
