@@ -46,7 +46,7 @@ def test_every_page_has_its_own_checksum(threads: int) -> None:
         try:
             few = next(n for n in range(1, 200) if sum(lengths[: n + 1]) > INLINE_BYTES)
             answers = await asyncio.gather(_hash(hasher, slots, lengths), _hash(hasher, slots[:few], lengths[:few]))
-            assert answers == [wanted, wanted[:few]]
+            assert list(answers) == [wanted, wanted[:few]]
         finally:
             hasher.close()
 
