@@ -236,16 +236,16 @@ class SharedState(MetaserverState):
             raise RemoteError(ErrorCode.BUSY, f"{len(self._looks)} locates are with the store already")
         self._look(asker, message, None, False, now)
 
-    def _settle(self, waiters: list[Waiter], now: float, *, over: bool = False) -> None:
-        """Looks for these waiters again; `over`: for the last time."""
-        for waiter in waiters:
-            if over:
-                self.waiters.remove(waiter)
-                self._look(waiter.request, waiter.message, None, True, now)
-            elif waiter.number in self._looked_for:
-                self._looked_for[waiter.number].stale = True
-            else:
-                self._look(waiter.request, waiter.message, waiter, False, now)
+    def _settle_one(self, waiter: Waiter, now: float) -> None:
+        if waiter.number in self._looked_for:
+            self._looked_for[waiter.number].stale = True
+        else:
+            self._look(waiter.request, waiter.message, waiter, False, now)
+
+    def _settle_over(self, waiter: Waiter, now: float) -> None:
+        """Looks for it for the last time."""
+        self.waiters.remove(waiter)
+        self._look(waiter.request, waiter.message, None, True, now)
 
     def _settle_all(self, now: float) -> None:
         for looking in self._looks.values():

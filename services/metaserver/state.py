@@ -40,6 +40,7 @@ from pegaflow.common.wire.messages.loads import Done
 from pegaflow.services.metaserver import events
 from pegaflow.services.metaserver.commands import AskChunk, Command, Connect, Disconnect, Fail, Log, Publish, Reply
 from pegaflow.services.metaserver.index import Index
+from pegaflow.services.metaserver.inspection import dump
 from pegaflow.services.metaserver.inspector import Inspector
 from pegaflow.services.metaserver.locate import Found, Holders, Question
 from pegaflow.services.metaserver.nodes import Node
@@ -50,11 +51,13 @@ BEAT_S = 0.5
 MAX_WAIT_S = 60.0
 PAUSE_S = 1.0
 MAX_KEYS = 1 << 20
+SETTLE_KEYS = 1 << 14
+"""Of locates that wait, looked at again in one event: a few milliseconds, however many wait."""
 MAX_LEFT = 64
 """Lives that ended, remembered for whoever asks where pages are gone."""
 
 
-class _Left(NamedTuple):
+class Left(NamedTuple):
     """A node's life that is over, at `requests`; `sealed`: how many pages it was known to have, None where that is forgotten."""
 
     node: str
@@ -74,7 +77,7 @@ class MetaserverState:
         self.nodes = KnownNodes(epoch, itertools.count(1), self._generation)
         self.waiters = Waiters()
         self._inspector = Inspector(self.nodes)
-        self._left: deque[_Left] = deque(maxlen=MAX_LEFT)
+        self.left: deque[Left] = deque(maxlen=MAX_LEFT)
         self._jitter = jitter
         self._turn = 0
         self._beat_at = 0.0
@@ -103,6 +106,7 @@ class MetaserverState:
             case events.Tick():
                 self._tick(now)
             case events.Work():
+                self._settle_some(now)
                 self.index.work()
             case _:
                 self._stored(event, now)
@@ -131,7 +135,7 @@ class MetaserverState:
     @property
     def busy(self) -> bool:
         """There is work that can wait: give it `Work` again and again, with pauses for others between."""
-        return self.index.busy
+        return self.index.busy or self.waiters.unsettled
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -226,10 +230,23 @@ class MetaserverState:
     def _worth_waiting(message: Locate, found: Found) -> bool:
         return not found.sealed and len(message.keys) > 0 and (found.pending or message.expected)
 
-    def _settle(self, waiters: list[Waiter], now: float, *, over: bool = False) -> None:
-        """Answers those for whom the wait has paid or nothing is left to wait for; `over`: all of them."""
-        for waiter in waiters:
-            self._decide_waiter(waiter, self._find(waiter.message, now), over)
+    def _settle(self, waiters: list[Waiter], now: float) -> None:
+        """Answers those for whom the wait has paid or nothing is left to wait for: if they are many, the rest is work."""
+        self.waiters.unsettle(waiters)
+        self._settle_some(now)
+
+    def _settle_some(self, now: float) -> None:
+        budget = SETTLE_KEYS
+        while budget > 0 and (waiter := self.waiters.next_unsettled()) is not None:
+            budget -= len(waiter.message.keys)
+            self._settle_one(waiter, now)
+
+    def _settle_one(self, waiter: Waiter, now: float) -> None:
+        self._decide_waiter(waiter, self._find(waiter.message, now), False)
+
+    def _settle_over(self, waiter: Waiter, now: float) -> None:
+        """Its time is over."""
+        self._decide_waiter(waiter, self._find(waiter.message, now), True)
 
     def _decide_waiter(self, waiter: Waiter, found: Found, over: bool) -> None:
         if not over and self._worth_waiting(waiter.message, found):
@@ -283,7 +300,7 @@ class MetaserverState:
                     self.counts["swaps"] += 1
                     self._swapped(node, first, now)
                 case Voided(epoch):
-                    self._left.append(_Left(node.name, epoch, "replaced", now, None, node.requests))
+                    self.left.append(Left(node.name, epoch, "replaced", now, None, node.requests))
                     self._show_down(node, epoch, "replaced")
                     self._settle(self.waiters.all(), now)
                 case _:
@@ -307,7 +324,7 @@ class MetaserverState:
 
     def _lose(self, node: Node, reason: str, now: float) -> None:
         epoch = node.epoch
-        self._left.append(_Left(node.name, epoch, reason, now, node.clone.sealed, node.requests))
+        self.left.append(Left(node.name, epoch, reason, now, node.clone.sealed, node.requests))
         self.nodes.part(node, for_good=reason == "bye")
         self._out.append(Disconnect(node.name))
         self.counts[f"nodes_{reason}"] += 1
@@ -330,7 +347,7 @@ class MetaserverState:
         for node in list(self.nodes.by_name.values()):
             self._carry(node, node.clone.tick(now, self._jitter()), now)
         for waiter in self.waiters.due(now):
-            self._settle([waiter], now, over=True)
+            self._settle_over(waiter, now)
         if now >= self._beat_at:
             self._beat_at = now + BEAT_S
             self._out.append(Publish(Beat()))
@@ -339,42 +356,7 @@ class MetaserverState:
 
     def dump(self, now: float) -> dict[str, Any]:
         """Counts of everything that is held, for "nothing leaked" and for people."""
-        nodes = self.nodes.by_name.values()
-        return {
-            "nodes": [
-                {
-                    "node": node.name,
-                    "epoch": f"{node.epoch:016x}",
-                    "state": str(node.state(now)),
-                    "draining": node.draining,
-                    "package": node.package,
-                    "requests": node.requests,
-                    "events": node.events,
-                    "control": node.control,
-                    "sealed": node.clone.sealed,
-                    "pending": node.clone.pending,
-                    "syncing": node.clone.syncing,
-                    "seq": node.clone.seen,
-                    "silent_ms": int((now - node.heard_at) * 1e3),
-                }
-                for node in nodes
-            ],
-            "left": [
-                {
-                    "node": left.node,
-                    "epoch": f"{left.epoch:016x}",
-                    "reason": left.reason,
-                    "ago_ms": int((now - left.at) * 1e3),
-                    "sealed": left.sealed,
-                    "requests": left.requests,
-                }
-                for left in self._left
-            ],
-            "index": len(self.index),
-            "keys": {"sealed": sum(node.clone.sealed for node in nodes), "pending": sum(node.clone.pending for node in nodes)},
-            "waiters": len(self.waiters),
-            "counts": dict(self.counts),
-        }
+        return dump(self, now)
 
     def validate(self) -> None:
         self.nodes.validate()
@@ -387,6 +369,8 @@ class MetaserverState:
 
     def _validate_waiters(self) -> None:
         for waiter in self.waiters.all():
+            if self.waiters.is_unsettled(waiter):
+                continue
             found = self._find(waiter.message, waiter.deadline)
             assert self._worth_waiting(waiter.message, found), "a waiter that could be answered, or has nothing to wait for"
             assert waiter.wanted == frozenset(waiter.message.keys[: len(found.located.states)]), "it waits for other keys"

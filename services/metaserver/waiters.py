@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ class Waiters:
         self._by_key: dict[bytes, dict[int, Waiter]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._numbers = itertools.count(1)
+        self._unsettled: OrderedDict[int, Waiter] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -80,6 +82,29 @@ class Waiters:
         for key in keys:
             found.update(self._by_key.get(key, {}))
         return [found[number] for number in sorted(found)]
+
+    # --- looked at again ---------------------------------------------------------------------------------------------
+
+    @property
+    def unsettled(self) -> bool:
+        """The answer of some may have changed, and nobody has looked."""
+        return bool(self._unsettled)
+
+    def is_unsettled(self, waiter: Waiter) -> bool:
+        return waiter.number in self._unsettled
+
+    def unsettle(self, waiters: Iterable[Waiter]) -> None:
+        self._unsettled.update((waiter.number, waiter) for waiter in waiters)
+
+    def next_unsettled(self) -> Waiter | None:
+        """Once each, the longest unsettled first; the caller looks."""
+        while self._unsettled:
+            _, waiter = self._unsettled.popitem(last=False)
+            if waiter in self:
+                return waiter
+        return None
+
+    # --- times -------------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Iterator[Waiter]:
         """Those whose wait is over. The caller removes each before it takes the next."""
