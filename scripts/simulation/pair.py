@@ -131,7 +131,7 @@ class SimPair:
         for number, keys in enumerate(batches):
             one = engine.intent(keys, [0] * len(keys), [f"v{number}"], [0] * len(keys), 0, ended)
             engine.computed(one)
-        self._until(lambda: not left[0] and engine.tier.state.pages.pending == 0 and not self.metaserver.core.backlog)
+        self._until(lambda: not left[0] and engine.tier.state.pages.announced.pending == 0 and not self.metaserver.core.backlog)
         self._pass(0.2)
 
     def idle(self) -> None:

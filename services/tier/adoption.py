@@ -9,6 +9,7 @@ whose cut or entries contradict each other stays out of use as a whole until all
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from pegaflow.common.locks import FOREIGN_S
 from pegaflow.common.slot_table import NO_CHECKSUM, Row, SlotEntry, SlotState
 from pegaflow.common.wire.messages.inspection import Step
-from pegaflow.services.tier.commands import Command, Log
+from pegaflow.services.tier.commands import Command, Log, Resume
 from pegaflow.services.tier.fetches import PIN_TTL_S
 from pegaflow.services.tier.leases import MARGIN_S
 from pegaflow.services.tier.page import Page, PageState, granules
@@ -24,6 +25,8 @@ from pegaflow.services.tier.pages import Pages
 
 KEEP_S = PIN_TTL_S + MARGIN_S
 """Adopted pages stay for so long: readers that pinned them in the life before may still be on their way."""
+ROWS = 512
+"""Slots taken over in one event."""
 ANYBODY = 0
 """In place of a holder: whoever of the old members is not quiet may write here."""
 
@@ -52,6 +55,8 @@ class Adoption:
         now = remains.at
         self._until = now + KEEP_S
         self._new: list[Page] = []
+        self._rows: deque[Row] = deque()  # of slabs that were told of, not taken over yet
+        self._all_told = False
         self.unscanned = set(remains.slabs)
         self._parts: dict[tuple[bytes, int, int, int], dict[int, Row]] = {}  # page → shard → where it was found
         self._held: dict[int, set[int]] = {}  # who may write → slots
@@ -65,7 +70,12 @@ class Adoption:
 
     def going_on(self) -> bool:
         """There may be pages that nobody here knows yet."""
-        return bool(self.unscanned or self._parts)
+        return bool(self.unscanned or self._parts or self._rows)
+
+    @property
+    def behind(self) -> bool:
+        """There are slots left of the slabs that it was told of: `resume` takes more of them over."""
+        return bool(self._rows)
 
     # --- the scan ----------------------------------------------------------------------------------------------------
 
@@ -82,11 +92,23 @@ class Adoption:
         self._pages.allocator.adopt(first, size, [row.slot for row in rows])
         for row in rows:
             self._pages.hold(row.slot, size, row.generation)
-        for row in rows:
-            self._take(row)
+        self._rows.extend(rows)
+        if len(self._rows) == len(rows):  # else it is resumed anyway
+            self.resume()
+
+    def resume(self) -> None:
+        """The next slots."""
+        if not self._rows:
+            return
+        for _ in range(min(ROWS, len(self._rows))):
+            self._take(self._rows.popleft())
         self._pages.space.hold(self._new, self._until)
         self._pages.chronicle.note(Step.ADOPTED, [page.key for page in self._new])
         self._new.clear()
+        if self._rows:
+            self._out.append(Resume())
+        elif self._all_told:
+            self._end()
 
     def _take(self, row: Row) -> None:
         entry = row.entry
@@ -160,7 +182,13 @@ class Adoption:
         self._pages.let_go(slot)
 
     def scanned(self) -> None:
-        """That was the last slab: what is not whole by now will never be."""
+        """That was the last slab."""
+        self._all_told = True
+        if not self._rows:
+            self._end()
+
+    def _end(self) -> None:
+        """What is not whole by now will never be."""
         for parts in self._parts.values():
             for row in parts.values():
                 self._refuse(row.slot)
@@ -229,6 +257,7 @@ class Adoption:
     def validate(self) -> None:
         waiting = [slot for slots in self._held.values() for slot in slots]
         waiting += [row.slot for parts in self._parts.values() for row in parts.values()]
+        waiting += [row.slot for row in self._rows]
         assert len(waiting) == len(set(waiting))
         assert set(waiting) <= set(self._pages.held)
         assert all(slots for slots in self._held.values())

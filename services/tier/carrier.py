@@ -65,6 +65,7 @@ from pegaflow.services.tier.probes import Probes
 PIN_BUDGET_S = 1.0
 NODES_BUDGET_S = 1.0
 DISK_OPEN_S = 10.0
+FOUND_RECORDS = 1024  # of a segment of an earlier life, told in one event
 
 log = logs.get(__name__)
 
@@ -175,7 +176,9 @@ class Carrier:
             size, records, torn = found
             if torn:
                 log.warning("segment_log_torn", segment=number, records=len(records), torn_bytes=torn)
-            self._result(events.SegmentFound(number, size, records))
+            for at in range(0, max(1, len(records)), FOUND_RECORDS):
+                self._result(events.SegmentFound(number, size, records[at : at + FOUND_RECORDS], not at))
+                await asyncio.sleep(0)
         self._result(events.SegmentsEnded())
 
     def disk_busy(self) -> list[dict[str, Any]]:

@@ -137,11 +137,15 @@ class DiskReadEnded:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFound:
-    """A segment of an earlier life on disk: its bytes, and the pages whose records were whole."""
+    """A segment of an earlier life on disk: its bytes, and pages whose records were whole.
+
+    Not `begins`: more of the segment that was told of last.
+    """
 
     number: int
     size: int
     records: Sequence[Record]
+    begins: bool = True
 
 
 @dataclass(frozen=True, slots=True)

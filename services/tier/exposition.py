@@ -80,8 +80,8 @@ class TierCollector(Collector):
         gauges = {
             "pool_backed_bytes": ("bytes of the pool that have memory", allocator.backed * GRANULE),
             "pool_free_bytes": ("bytes that no page occupies", allocator.free_granules() * GRANULE),
-            "pages_sealed_now": ("pages visible to lookups", state.pages.sealed),
-            "pages_pending_now": ("pages promised and not sealed", state.pages.pending),
+            "pages_sealed_now": ("pages visible to lookups", state.pages.announced.sealed),
+            "pages_pending_now": ("pages promised and not sealed", state.pages.announced.pending),
             "sessions": ("attached engines", len(state.sessions.by_number)),
             "leases": ("open leases and pins", len(state.leases.open)),
             "grants": ("open grants", len(state.saves.grants)),

@@ -4,25 +4,35 @@
 
 The last word on a key is the catalogue's: it is handed over when another node is known to have it. Others take what fits into
 their free memory, so that no page of theirs goes for it; what fits nowhere stays behind and is counted. Most recently used first.
+
+    pages and disk ──some per tick──▶ by use ──batch by batch──▶ line ──taken──▶ resting, until it is looked for
+    what comes meanwhile ────────────────────────────────────────▲
+
+Nothing here walks over everything in one event: a tier of a million pages goes on serving its engines meanwhile.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.catalogue import NO_OWNER, Located, NodeList
 from pegaflow.common.wire.messages.transfer import Taken
+from pegaflow.services.tier.by_use import ByUse
 from pegaflow.services.tier.commands import AskNodes, Command, Locate, Log, Offer
 from pegaflow.services.tier.disk.level import DiskLevel
+from pegaflow.services.tier.disk.round import DiskRound
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import Pages
+from pegaflow.services.tier.round import Round
 
 BATCH_KEYS = 256
 BATCH_BYTES = 64 << 20
+SLICE = 4096
+"""Pages looked at in one tick (or those of one slab)."""
 PAUSE_S = 0.25
 """Between two rounds: what was taken arrives meanwhile."""
 TRIES = 8
@@ -58,10 +68,14 @@ class Handover:
         self._node, self._pages, self._disk, self._out, self._counts, self._jobs = node, pages, disk, out, counts, jobs
         self._growing = growing
         self.on = self.done = False
-        self._left: OrderedDict[bytes, None] = OrderedDict()
-        self._seen: set[bytes] = set()
+        self._round: Round | None = None
+        self._disk_round: DiskRound | None = None
+        self._came: deque[bytes] = deque()  # since it began, in memory or on disk
+        self._seen: list[set[bytes]] = [set() for _ in range(256)]  # many, so that none grows in one long step
+        self._line = ByUse()
+        self._left: OrderedDict[bytes, None] = OrderedDict()  # next
+        self._resting: OrderedDict[bytes, float] = OrderedDict()  # taken, and until when they may be on their way
         self._tries: Counter[bytes] = Counter()
-        self._again_at: dict[bytes, float] = {}
         self._job = 0
         self._batch: list[bytes] = []
         self._targets: list[_Target] = []
@@ -74,41 +88,79 @@ class Handover:
     def begin(self) -> None:
         self.stop()
         self.on = True
+        self._round, self._disk_round = Round(self._pages.allocator), DiskRound(self._disk.index)
+        self._pages.arrived = self._came.append
 
     def stop(self) -> None:
         """What others have begun to fetch they go on with."""
         self.on = self.done = False
+        self._pages.arrived = self._round = self._disk_round = None
+        self._came.clear()
+        self._seen = [set() for _ in self._seen]
+        self._line = ByUse()
         self._left.clear()
-        self._seen.clear()
+        self._resting.clear()
         self._tries.clear()
-        self._again_at.clear()
         self._job = self._alone = 0
+
+    @property
+    def collecting(self) -> bool:
+        """There are pages that it has not looked at yet; the next tick does."""
+        return self._walking or bool(self._came)
+
+    @property
+    def _walking(self) -> bool:
+        return self._round is not None or self._disk_round is not None
 
     def tick(self, now: float) -> None:
         self._now = now
-        if not self.on or self.done or self._job or now < self._next_at:
+        if not self.on or self.done:
+            return
+        self._collect()
+        if self._walking or self._job or now < self._next_at:
             return
         self._next_at = now + PAUSE_S
-        self._collect()
-        if self.done:
-            return
-        if not self._left:
+        if not self._waiting:
+            if not self._came and not self._growing():
+                self.done, self._pages.arrived = True, None
+                self._out.append(Log("handed_over", self.view()))
             return
         self._job = next(self._jobs)
         self._out.append(AskNodes(self._job))
 
+    @property
+    def _waiting(self) -> int:
+        return len(self._line) + len(self._left) + len(self._resting)
+
+    # --- what is here ------------------------------------------------------------------------------------------------
+
     def _collect(self) -> None:
-        """What is here, most recently used first; once that is through, what has come since."""
-        if self._left:
-            return
-        sealed = [page for page in self._pages.index.values() if page.state is PageState.SEALED and page.key not in self._seen]
-        sealed.sort(key=lambda page: page.used_at, reverse=True)
-        below = [key for key in self._pages.below if key not in self._seen and key not in self._pages.index]
-        self._left.update(dict.fromkeys([*(page.key for page in sealed), *below]))
-        self._seen.update(self._left)
-        if not self._left and not self._growing():
-            self.done = True
-            self._out.append(Log("handed_over", self.view()))
+        """One slice of what was here when it began, the most recently used first; then what has come since."""
+        budget = SLICE
+        if self._round is not None:
+            pages = self._round.next(budget)
+            budget -= len(pages)
+            if self._round.over:
+                self._round = None
+            sealed = PageState.SEALED
+            self._line.add((page.key, page.used_at) for page in pages if page.state is sealed and self._is_new(page.key))
+        while budget > 0 and self._round is None and self._disk_round is not None:
+            keys = self._disk_round.next(budget)
+            budget -= len(keys)
+            self._line.add((key, 0) for key in keys if self._is_new(key))
+            if self._disk_round.over:
+                self._disk_round = None
+        while budget > 0 and self._came and not self._walking:
+            budget -= 1
+            if self._is_new(key := self._came.popleft()):
+                self._left[key] = None
+
+    def _is_new(self, key: bytes) -> bool:
+        seen = self._seen[key[-1]]
+        if key in seen:
+            return False
+        seen.add(key)
+        return True
 
     def _lengths(self, key: bytes) -> tuple[int, ...]:
         """Empty: it is gone."""
@@ -136,11 +188,15 @@ class Handover:
             self._out.append(Locate(self._job, self._batch, 0, False, holes=True))
 
     def _next_batch(self) -> list[bytes]:
-        """Keys of one shape, from the head of what is left."""
+        """Keys of one shape: what was taken long enough ago, then what is next; last, what may still be on its way."""
         batch: list[bytes] = []
         shape: tuple[int, tuple[int, ...]] | None = None
         size = 0
-        for key in list(itertools.islice(self._left, BATCH_KEYS)):
+        while self._line and len(self._left) < BATCH_KEYS:
+            self._left[self._line.pop()] = None
+        late = list(itertools.islice(itertools.takewhile(lambda key: self._resting[key] <= self._now, self._resting), BATCH_KEYS))
+        soon = itertools.islice(self._resting, len(late), None)
+        for key in list(itertools.islice(itertools.chain(late, self._left, soon), BATCH_KEYS)):
             lengths = self._lengths(key)
             if not lengths:
                 self._end({key})
@@ -173,7 +229,7 @@ class Handover:
                 yield key
 
     def _offer(self, keys: list[bytes]) -> None:
-        due = [key for key in keys if self._again_at.get(key, 0.0) <= self._now]
+        due = [key for key in keys if self._resting.get(key, 0.0) <= self._now]
         worn = {key for key in due if self._tries[key] >= TRIES or not self._lengths(key)}
         self._stay(worn)
         self._batch = [key for key in due if key not in worn]
@@ -187,7 +243,7 @@ class Handover:
         self._out.append(Offer(self._job, target.endpoint, target.epoch, self._batch, self._lengths(self._batch[0])))
 
     def taken(self, job: int, answer: Taken | PegaflowError) -> None:
-        """What was taken goes to the end of the line, to be looked for; for the rest the next node is asked at once.
+        """What was taken rests, to be looked for; for the rest the next node is asked at once.
 
         An error says nothing of room: after it the next node is asked a round later.
         """
@@ -198,8 +254,9 @@ class Handover:
         again_at = self._now + (AGAIN_S if isinstance(answer, Taken) else RETRY_S)
         self._tries.update(self._batch[:count])
         for key in self._batch[:count]:
-            self._left.move_to_end(key)
-            self._again_at[key] = again_at
+            self._left.pop(key, None)
+            self._resting.pop(key, None)
+            self._resting[key] = again_at
         if count < len(self._batch):
             self._targets.pop(self._turn % len(self._targets))
             self._offer(self._batch[count:])
@@ -212,14 +269,25 @@ class Handover:
 
     def _end(self, keys: set[bytes]) -> None:
         for key in keys:
-            del self._left[key], self._tries[key]
-            self._again_at.pop(key, None)
+            del self._tries[key]
+            self._left.pop(key, None)
+            self._resting.pop(key, None)
 
     def validate(self) -> None:
-        assert not self._left.keys() - self._seen, "a key that it does not know"
-        assert not self._tries.keys() - self._left.keys(), "tries of a key that has found its end"
-        assert not self._again_at.keys() - self._left.keys(), "an offer of a key that has found its end"
-        assert self.on or not (self._left or self._job or self.done)
+        seen = {key for keys in filter(None, self._seen) for key in keys}
+        line = self._line.keys()
+        waiting = [*line, *self._left, *self._resting]
+        assert len(waiting) == len(set(waiting)) == self._waiting, "a key that waits twice"
+        assert not set(waiting) - seen, "a key that it does not know"
+        assert not self._tries.keys() - set(waiting), "tries of a key that has found its end"
+        if self.on and not self.done:
+            coming = {*self._came, *(self._disk_round.rest() if self._disk_round is not None else ())}
+            coming.update(page.key for page in (self._round.rest() if self._round is not None else ()))
+            here = {key for key, page in self._pages.index.items() if page.state is PageState.SEALED}
+            here |= self._disk.index.records.keys()
+            assert here <= seen | coming, "a page that nobody would ever be offered"
+        assert (self._pages.arrived is not None) == (self.on and not self.done)
+        assert self.on or not (waiting or seen or self.collecting or self._job or self.done)
 
     def view(self) -> dict[str, Any]:
         """For the status: pages by what became of them, over this life of the tier."""
@@ -227,6 +295,6 @@ class Handover:
         return {
             "on": self.on,
             "done": self.done,
-            "left": len(self._left),
+            "left": self._waiting,
             **{name: counts[name] for name in ("handed_over", "had_elsewhere", "left_behind")},
         }

@@ -15,12 +15,11 @@ def dump(state: TierState) -> dict[str, Any]:
     """Counts of everything that is held."""
     leases = Counter(lease.session for lease in state.leases.open.values())
     lookups = Counter(number for number, _ in state.lookups.open)
-    states = Counter(str(page.state) for page in [*state.pages.index.values(), *state.pages.aside])
     return {
-        "pages": dict(states),
+        "pages": {str(kind): count for kind, count in state.pages.states.items() if count},
         "aside": len(state.pages.aside),
-        "announced": {"sealed": state.pages.sealed, "pending": state.pages.pending},
-        "references": sum(page.refs for page in [*state.pages.index.values(), *state.pages.aside]),
+        "announced": {"sealed": state.pages.announced.sealed, "pending": state.pages.announced.pending},
+        "references": _references(state),
         "free_bytes": state.pages.allocator.free_granules() * GRANULE,
         "backed_bytes": state.pages.allocator.backed * GRANULE,
         "space": state.pages.space.view(),
@@ -50,7 +49,7 @@ def dump(state: TierState) -> dict[str, Any]:
         "grants": len(state.saves.grants),
         "hashing": len(state.saves.hashing),
         "verifying": len(state.verifier.open),
-        "unverified": sum(not page.verified for page in state.pages.index.values()),
+        "unverified": state.pages.unverified,
         "adoption": state.adoption.view(),
         "leases": sum(lease.session != 0 for lease in state.leases.open.values()),
         "pins": sum(lease.session == 0 for lease in state.leases.open.values()),
@@ -69,6 +68,18 @@ def dump(state: TierState) -> dict[str, Any]:
     }
 
 
+def _references(state: TierState) -> int:
+    """To pages, counted where they are held: nobody waits for a walk over all pages."""
+    return (
+        sum(len(lease.pages) for lease in state.leases.open.values())
+        + sum(len(fetch.pages) for fetch in state.fetches.open.values())
+        + sum(len(lookup.got) for lookup in state.lookups.open.values())
+        + sum(map(len, state.saves.hashing.values()))
+        + len(state.disk.held())
+        + len(state.verifier.held())
+    )
+
+
 def validate(state: TierState) -> None:
     """Each part by itself, and that every reference to a page is somebody's."""
     state.pages.validate()
@@ -83,6 +94,7 @@ def validate(state: TierState) -> None:
     state.disk.validate()
     state.adoption.validate()
     state.draining.handover.validate()
+    state.departures.validate()
     refs: Counter[int] = Counter()
     for lease in state.leases.open.values():
         refs.update(id(page) for page in lease.pages)
@@ -94,5 +106,6 @@ def validate(state: TierState) -> None:
     refs.update(map(id, state.verifier.held()))
     for pages in state.saves.hashing.values():
         refs.update(id(page) for page in pages)
+    assert refs.total() == _references(state)
     for page in [*state.pages.index.values(), *state.pages.aside]:
         assert page.refs == refs[id(page)], f"page {page.key.hex()} has {page.refs} references, {refs[id(page)]} are known"

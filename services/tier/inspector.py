@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.messages import inspection
-from pegaflow.common.wire.messages.inspection import MAX_FOUND, MAX_ROWS, MAX_STEPS, NEVER, PageFlag, PageIs, Step
+from pegaflow.common.wire.messages.inspection import MAX_ROWS, MAX_STEPS, NEVER, PageFlag, PageIs, Step
 from pegaflow.services.tier.last_lookups import Ended
 from pegaflow.services.tier.page import Page, PageState
 
 if TYPE_CHECKING:
     from pegaflow.services.tier.state import TierState
 
-FINGERPRINT_BYTES = 16
 _IS = {
     PageState.PENDING: PageIs.PENDING,
     PageState.SEALED: PageIs.SEALED,
@@ -35,7 +34,6 @@ class Inspector:
         self._state = state
         self._answers: dict[type, Callable[[Any, float], Any]] = {
             inspection.Inspect: self._inspect,
-            inspection.Find: self._find,
             inspection.Story: self._story,
             inspection.Recall: self._recall,
             inspection.Leases: self._leases,
@@ -89,14 +87,6 @@ class Inspector:
     def _used_ms(self, page: Page | None, now: float) -> int:
         used = self._state.turns.time(page.used_at, now) if page is not None and page.used_at else None
         return NEVER if used is None else _ms(now - used)
-
-    def _find(self, message: inspection.Find, _: float) -> inspection.Found:
-        # PERF: the tier stands still for it: `in` first, some 30 ns a key, then the exact question about the few that are left.
-        index, records, prefix = self._state.pages.index, self._state.disk.index.records, message.prefix
-        near = [key for key in index if prefix in key]
-        near += [key for key in records if prefix in key and key not in index]
-        keys = [key.hex() for key in near if key.startswith(prefix) or key.startswith(prefix, FINGERPRINT_BYTES)]
-        return inspection.Found(keys[:MAX_FOUND], len(keys) > MAX_FOUND)
 
     def _story(self, message: inspection.Story, now: float) -> inspection.Told:
         chronicle = self._state.pages.chronicle
@@ -202,7 +192,7 @@ class Inspector:
     def _digest(self, _: inspection.Digest, __: float) -> inspection.Digests:
         place, pages = self._state.place, self._state.pages
         beat = pages.beat()
-        head, sealed, pending = u64s([pages.head]), u64s([beat.sealed]), u64s([beat.pending])
+        head, sealed, pending = u64s([pages.announced.head]), u64s([beat.sealed]), u64s([beat.pending])
         return inspection.Digests([place.node], u64s([place.epoch]), head, beat.digest, sealed, pending, b"\0")
 
 

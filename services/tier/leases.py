@@ -18,6 +18,9 @@ from pegaflow.services.tier.pages import Pages
 IDLE_S = 2.0
 MARGIN_S = 1.0
 MAX_LEASED = 0.5
+END_PAGES = 16_384
+"""Let go in one tick (or those of one lease): that of many leases at once must not be felt by those who come next."""
+_LOST = -1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +46,8 @@ class Leases:
         self._numbers = itertools.count(1)
         self.open: dict[int, Lease] = {}
         self._idle_granules = 0
+        self.behind = False
+        """There are leases whose time is over; the next tick ends some."""
 
     def adopt(self, session: int, lookup: int, pages: list[Page], now: float, request: str = "") -> Lease:
         """A new idle lease over pages whose references the caller hands over."""
@@ -94,9 +99,24 @@ class Leases:
     def of_session(self, session: int) -> list[Lease]:
         return [lease for lease in self.open.values() if lease.session == session]
 
+    def lose(self, session: int) -> None:
+        """Its engine is dead or has left: its leases are over, whatever it loaded."""
+        for lease in self.of_session(session):
+            if lease.expires == float("inf"):
+                self._idle_granules += lease.granules
+            lease.expires = _LOST
+        self.expire(0.0)
+
     def expire(self, now: float) -> None:
+        """Ends leases whose time is over: some, and the rest in the ticks that follow."""
+        budget = END_PAGES
+        self.behind = False
         for lease in [lease for lease in self.open.values() if lease.expires <= now]:
-            self._counts["leases_expired"] += 1
+            if budget <= 0:
+                self.behind = True
+                return
+            budget -= len(lease.pages)
+            self._counts["leases_expired"] += lease.expires != _LOST
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:

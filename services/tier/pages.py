@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pegaflow.common.slot_table import FREE, NO_CHECKSUM, SlotEntry, SlotState
-from pegaflow.common.wire.columns import u32s
-from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
 from pegaflow.common.wire.messages import catalogue
-from pegaflow.common.wire.messages.catalogue import CatalogueBeat, Delta
+from pegaflow.common.wire.messages.catalogue import CatalogueBeat
 from pegaflow.common.wire.messages.inspection import Step
+from pegaflow.services.tier.announced import Announced, Entry
 from pegaflow.services.tier.chronicle import Chronicle
 from pegaflow.services.tier.commands import Command, Cut, Publish, Table
 from pegaflow.services.tier.eviction.shares import SpaceOptions
@@ -25,7 +24,6 @@ from pegaflow.services.tier.page import Page, PageState, granules
 TOPIC = b"c"
 KEEP_S = 10.0
 NAMESPACE_BYTES = 16
-_GONE = (catalogue.GONE, catalogue.MEMORY, 0)
 _DEFAULTS = SpaceOptions()
 
 
@@ -56,13 +54,13 @@ class Pages:
         """Keys on the next level, and their sizes."""
         self.below_by: Counter[bytes] = Counter()
         """How many of them each namespace has."""
-        self._announced: dict[bytes, tuple[int, int, int]] = {}
-        self._changes: dict[bytes, tuple[int, int, int]] = {}
-        self._digest = 0
-        self._undigested: dict[bytes, tuple[int, int, int] | None] = {}  # what the digest has of keys that have changed since
-        self.sealed = 0
-        self.pending = 0
-        self.head = 0
+        self.announced = Announced()
+        self.states: Counter[PageState] = Counter()
+        """Pages of the index and those aside, by state."""
+        self.unverified = 0
+        """Pages of the index that an earlier life sealed and that are not verified yet."""
+        self.arrived: Callable[[bytes], None] | None = None
+        """Told of each key that is here, in memory or below, from now on. One listener: it sets it."""
 
     # --- slots -------------------------------------------------------------------------------------------------------
 
@@ -92,6 +90,7 @@ class Pages:
         page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)
         page.request, page.session = request, session
         self.index[key] = page
+        self.states[state] += 1
         self.space.put(page)
         self.space.follows(page, parent)
         if state is PageState.PENDING:
@@ -125,6 +124,7 @@ class Pages:
             self._out.append(Table(slot, 0, FREE, bool(page.checksums)))
             self._give(slot)
         self.space.freed(page)
+        self.states[PageState.DOOMED] -= 1
         page.slots = []
 
     # --- states ------------------------------------------------------------------------------------------------------
@@ -165,17 +165,27 @@ class Pages:
                 self.doom(page)
                 return False
             # It lost the race; its writers still own its slots.
-            there.state = PageState.STALE if there.state is PageState.PENDING else PageState.DOOMED
+            self._turn(there, PageState.STALE if there.state is PageState.PENDING else PageState.DOOMED)
             self.aside.add(there)
             self.space.replaces(page, there)
         self.aside.discard(page)
         self.index[page.key] = page
-        page.state = PageState.SEALED
+        self._turn(page, PageState.SEALED)
         page.checksums = list(checksums)
         self._store(page, SlotState.SEALED)
         self.space.sealed(page)
         self._announce(page.key)
+        self._arrive(page.key)
         return True
+
+    def _turn(self, page: Page, state: PageState) -> None:
+        self.states[page.state] -= 1
+        self.states[state] += 1
+        page.state = state
+
+    def _arrive(self, key: bytes) -> None:
+        if self.arrived is not None:
+            self.arrived(key)
 
     def adopt(self, page: Page, until: float) -> bool:
         """An earlier life sealed it, its slots are taken; the caller tells `space.hold`. False: the key has a page already."""
@@ -185,10 +195,18 @@ class Pages:
         page.unwritten.clear()
         self._generations.update(zip(page.slots, page.generations, strict=True))
         self.index[page.key] = page
+        self.states[PageState.SEALED] += 1
+        self.unverified += 1
         self.space.put(page)
         self.space.adopted(page)
         self._announce(page.key)
+        self._arrive(page.key)
         return True
+
+    def verify(self, page: Page) -> None:
+        """A sealed page of the index has the bytes it was sealed with."""
+        self.unverified -= not page.verified
+        page.verified = True
 
     def spoil(self, page: Page) -> None:
         """The bytes are not those that were sealed: gone, and whoever copies from these slots will see that they moved."""
@@ -220,7 +238,7 @@ class Pages:
     def stale(self, page: Page) -> None:
         """The promise is not believed any more; who holds the slots may still write them."""
         self._leave_index(page)
-        page.state = PageState.STALE
+        self._turn(page, PageState.STALE)
         self.aside.add(page)
 
     def sealed_page(self, key: bytes) -> Page | None:
@@ -231,7 +249,7 @@ class Pages:
         """The page will not be (or is no longer) visible; its slots go when nobody can touch them."""
         if page.state is not PageState.DOOMED:
             self._leave_index(page)
-            page.state = PageState.DOOMED
+            self._turn(page, PageState.DOOMED)
             self.aside.add(page)
         self.free_if_done(page)
 
@@ -247,12 +265,13 @@ class Pages:
     def _leave_index(self, page: Page) -> None:
         if self.index.get(page.key) is page:
             del self.index[page.key]
+            self.unverified -= not page.verified
             self._announce(page.key)
         self.space.left(page)
 
     # --- catalogue ---------------------------------------------------------------------------------------------------
 
-    def _entry(self, key: bytes) -> tuple[int, int, int] | None:
+    def _entry(self, key: bytes) -> Entry | None:
         """State, level and size of a key for the catalogue: a copy on disk hides a promise, and is hidden by memory."""
         page = self.index.get(key)
         if page is not None and page.state is PageState.SEALED:
@@ -265,24 +284,14 @@ class Pages:
 
     def _announce(self, key: bytes) -> None:
         """Something happened to this key."""
-        known, entry = self._announced.get(key), self._entry(key)
-        if known == entry:
-            return
-        self._undigested.setdefault(key, known)
-        if known is not None:
-            self._count(known[0], -1)
-        if entry is None:
-            del self._announced[key]
-            self._changes[key] = _GONE
-            return
-        self._announced[key] = self._changes[key] = entry
-        self._count(entry[0], 1)
+        self.announced.set(key, self._entry(key))
 
     def store_below(self, key: bytes, size: int) -> None:
         """The key is on the next level; who looks for it finds it there when it is not in memory."""
         self.below_by[key[:NAMESPACE_BYTES]] += key not in self.below
         self.below[key] = size
         self._announce(key)
+        self._arrive(key)
 
     def drop_below(self, key: bytes) -> None:
         """It is not there any more."""
@@ -293,47 +302,14 @@ class Pages:
                 del self.below_by[name]
             self._announce(key)
 
-    def _count(self, state: int, sign: int) -> None:
-        if state == catalogue.SEALED:
-            self.sealed += sign
-        else:
-            self.pending += sign
-
-    @property
-    def digest(self) -> int:
-        """Of everything announced, as it is now."""
-        # PERF: it is looked at with each beat; a page that was promised and sealed since the last one is hashed once.
-        for key, known in self._undigested.items():
-            entry = self._announced.get(key)
-            if entry != known:
-                more = entry_digest(key, *entry) if entry is not None else 0
-                less = entry_digest(key, *known) if known is not None else 0
-                self._digest = (self._digest + more - less) % DIGEST_MOD
-        self._undigested.clear()
-        return self._digest
-
     def flush(self) -> list[bytes]:
-        """Publishes what changed, coalesced per key. Returns the keys, for those who wait for them."""
-        if not self._changes:
-            return []
-        changed = list(self._changes)
-        by_width: dict[int, list[bytes]] = {}
-        for key in changed:
-            by_width.setdefault(len(key), []).append(key)
-        for keys in by_width.values():
-            rows = [self._changes[key] for key in keys]
-            states, levels = bytes(row[0] for row in rows), bytes(row[1] for row in rows)
-            self._out.append(Publish(TOPIC, Delta(keys, states, levels, u32s(min(row[2], 0xFFFFFFFF) for row in rows))))
-            self.head += 1
-        self._changes.clear()
+        """Publishes what changed. Returns the keys, for those who wait for them."""
+        changed, deltas = self.announced.flush()
+        self._out.extend(Publish(TOPIC, delta) for delta in deltas)
         return changed
 
     def beat(self) -> CatalogueBeat:
-        return CatalogueBeat(self.digest.to_bytes(16, "little"), self.pending, self.sealed)
-
-    def snapshot(self) -> list[tuple[bytes, int, int, int]]:
-        """Key, state, level and size of everything announced, as it is now."""
-        return [(key, *entry) for key, entry in self._announced.items()]
+        return self.announced.beat()
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
@@ -360,9 +336,8 @@ class Pages:
             assert page.verified or page.state is PageState.SEALED
             if page.state is PageState.SEALED:
                 assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
-        assert self.sealed + self.pending == len(self._announced)
+        assert +self.states == Counter(page.state for page in pages)
+        assert self.unverified == sum(not page.verified for page in self.index.values())
         assert self.below_by == Counter(key[:NAMESPACE_BYTES] for key in self.below)
         keys = self.index.keys() | self.below.keys()
-        assert self._announced == {key: entry for key in keys if (entry := self._entry(key)) is not None}
-        total = sum(entry_digest(key, *entry) for key, entry in self._announced.items())
-        assert total % DIGEST_MOD == self.digest
+        self.announced.validate({key: entry for key in keys if (entry := self._entry(key)) is not None})

@@ -6,6 +6,7 @@ too late for it is there when the reader asks again.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,18 @@ class Agent:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
+    """`doubtful`: pages that are being verified; `below`: keys that were on disk; `unread`: of those, not asked for yet.
+
+    Each is looked at from its end: what is known now is not looked at again.
+    """
+
     asker: Any
     message: Pin
     agent: Agent
     until: float
+    doubtful: list[Page]
     below: list[bytes]
-    unread: list[bytes]
+    unread: deque[bytes]
 
 
 class Pins:
@@ -68,7 +75,7 @@ class Pins:
         self._verifier.first_use(doubtful)
         index, has = self._pages.index, self._disk.has
         below = [key for key in message.keys if key not in index and has(key)]
-        one = _Waiting(asker, message, agent, now + VERIFY_S, below, below)
+        one = _Waiting(asker, message, agent, now + VERIFY_S, doubtful, below, deque(below))
         if doubtful or self._reading(one, now):
             self.waiting.append(one)
         else:
@@ -83,18 +90,29 @@ class Pins:
                 self._answer(one, now)
 
     def _not_yet(self, one: _Waiting, now: float) -> bool:
-        return not all(page.verified for page in self._there(one.message)) or self._reading(one, now)
+        # PERF: it is asked after each event, for as long as somebody waits.
+        while one.doubtful and (one.doubtful[-1].verified or one.doubtful[-1].state is not PageState.SEALED):
+            one.doubtful.pop()
+        return bool(one.doubtful) or self._reading(one, now)
 
     def _reading(self, one: _Waiting, now: float) -> bool:
         """Some of its pages are on their way from disk; begins to read what was not yet, each page once."""
-        index = self._pages.index
-        missing = [key for key in one.unread if key not in index and self._disk.has(key)]
-        if missing:
-            rest = missing[len(self._disk.read(missing, now)) :]
-            one.unread = rest if rest and self._disk.full(rest[0]) else []  # else there is no space in memory
-        return bool(one.unread) or any(
-            (page := index.get(key)) is not None and page.state is PageState.FETCHING for key in one.below
-        )
+        index, disk = self._pages.index, self._disk
+        while one.unread and (one.unread[0] in index or not disk.has(one.unread[0])):
+            one.unread.popleft()
+        if one.unread and not disk.full(one.unread[0]):
+            missing = [key for key in one.unread if key not in index and disk.has(key)]
+            rest = missing[len(disk.read(missing, now)) :]
+            one.unread = deque(rest if rest and disk.full(rest[0]) else ())  # else there is no space in memory
+        if one.unread:
+            return True
+        while one.below and not self._on_its_way(one.below[-1]):
+            one.below.pop()
+        return bool(one.below)
+
+    def _on_its_way(self, key: bytes) -> bool:
+        page = self._pages.index.get(key)
+        return page is not None and page.state is PageState.FETCHING
 
     def _there(self, message: Pin) -> list[Page]:
         pages = map(self._pages.index.get, message.keys)

@@ -108,6 +108,8 @@ class PoolLife:
                 return
             rows = await asyncio.to_thread(self.pool.rows, first, size) if size else []
             self._result(events.SlabFound(first, size, rows))
+            while adoption.behind and not self._closing:
+                await asyncio.sleep(0)  # what is read is taken over before more is read
             if loop.time() - begun > READY_S:
                 self._lifecycle.set_ready()
         self._result(events.SlabsEnded())

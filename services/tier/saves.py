@@ -309,17 +309,43 @@ class Saves:
                     self._wake(page.key)
             self._close(grant)
 
-    def distrust(self, session: Session) -> None:
-        """The session has been silent: its promises are gone for lookups, its slots stay reserved."""
+    def end_some(self, session: Session, member: Member, most: int, why: str) -> int:
+        """So many slots of a member that is dead or has left; how many. It has none any more when it has no grants."""
+        ended = 0
+        for number in list(itertools.islice(member.grants, most)):
+            grant = self.grants.get(number)
+            if grant is None:
+                member.grants.discard(number)
+                continue
+            held = [slot for slot, (page, shard) in grant.pages.items() if page.writers[shard] == member.number]
+            for slot in held[: most - ended]:
+                page, shard = grant.pages[slot]
+                self._end(grant, slot, page, shard, False, why)
+                self._wake(page.key)
+                ended += 1
+            self._close(grant)
+            if ended >= most:
+                break
+        return ended
+
+    def distrust(self, session: Session, most: int) -> bool:
+        """The session has been silent: its promises are gone for lookups, some at a time, its slots stay reserved.
+
+        False: there are more.
+        """
         for grant in self.grants.values():
             if grant.session is not session:
                 continue
             for page, _ in grant.pages.values():
                 if page.state is PageState.PENDING:
+                    if not most:
+                        return False
+                    most -= 1
                     self.pages.stale(page)
                     self._counts["promises_stale"] += 1
                     self.pages.chronicle.one(Step.STALE, page.key, (session.number,))
                     self._wake(page.key)
+        return True
 
     def validate(self) -> None:
         for number, grant in self.grants.items():

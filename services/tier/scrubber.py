@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
+from pegaflow.services.tier.round import Round
 from pegaflow.services.tier.verifier import JOB_BYTES, Verifier
 
 PAUSE_S = 0.5
-LOOKS = 1024  # keys passed over in one tick, at most
+LOOKS = 1024  # pages passed over in one tick, at most
 
 
 class Scrubber:
-    """Walks over the index, `rate` bytes a second (0: never), one batch at a time. Holds no page: it is in nobody's way."""
+    """Walks over the pool, `rate` bytes a second (0: never), one batch at a time. Holds no page: it is in nobody's way."""
 
     def __init__(self, pages: Pages, verifier: Verifier, counts: dict[str, int], rate: float) -> None:
         self._pages, self._verifier, self._counts, self.rate = pages, verifier, counts, rate
         self._credit = 0.0
         self._ticked_at: float | None = None
-        self._round: list[bytes] = []
+        self._round = Round(pages.allocator)
+        self._next_pages: list[Page] = []  # of a slab or more; they may have left meanwhile
         self._busy = False
 
     def tick(self, now: float) -> None:
@@ -37,12 +39,16 @@ class Scrubber:
             self._verifier.check(pages, self._done, holds=False)
 
     def _next(self) -> list[Page]:
-        if not self._round:
-            self._round = list(self._pages.index)[::-1]
+        if not self._next_pages and self._round.over:
+            self._round = Round(self._pages.allocator)
         pages: list[Page] = []
-        for _ in range(min(LOOKS, len(self._round))):
-            page = self._pages.index.get(self._round.pop())
-            if page is not None and page.state is PageState.SEALED:
+        for _ in range(LOOKS):
+            if not self._next_pages:
+                self._next_pages = self._round.next(1)[::-1]
+            if not self._next_pages:
+                break
+            page = self._next_pages.pop()
+            if page.state is PageState.SEALED:
                 pages.append(page)
                 self._credit -= page.size  # below 0 after a large page: the next one waits for longer
                 if self._credit <= 0:

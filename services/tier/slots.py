@@ -176,6 +176,15 @@ class SlotAllocator:
         """The slab that a used slot lies in."""
         return self._slabs[slot // self.slab * self.slab]
 
+    def firsts(self) -> list[int]:
+        """The slabs that are cut now, by their first granules."""
+        return list(self._slabs)
+
+    def pages(self, first: int) -> list[Page]:
+        """The pages that begin in this slab, whatever their state; none where it is not cut any more."""
+        slab = self._slabs.get(first)
+        return [page for slot, page in slab.pages.items() if page.first_slot == slot] if slab is not None else []
+
     def others(self, size: int) -> Iterator[Slab]:
         """Slabs that serve another page size and would be large enough for `size`."""
         return (slab for slab in self._slabs.values() if slab.size != size and self._length(slab.first) >= size)

@@ -20,17 +20,20 @@ from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.attach import Ack, Alive, Attach, Detach, SessionBeat
 from pegaflow.common.wire.messages.catalogue import Sync
+from pegaflow.common.wire.messages.inspection import Find
 from pegaflow.common.wire.messages.loads import Cancel, Done, Loading, Lookup, Release
 from pegaflow.common.wire.messages.saves import Abandoned, Intent, Written
 from pegaflow.common.wire.messages.space import Keep, Probe, Unkeep
 from pegaflow.common.wire.messages.transfer import Pin, Take, Unpin
 from pegaflow.services.tier import events, inspection
 from pegaflow.services.tier.adoption import Adoption, Remains
-from pegaflow.services.tier.commands import CloseTopic, Command, Fail, Forget, Log, OpenTopic, Publish, Reply
+from pegaflow.services.tier.commands import Command, Fail, Log, OpenTopic, Publish, Reply
+from pegaflow.services.tier.departures import Departures
 from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
 from pegaflow.services.tier.draining import Draining
 from pegaflow.services.tier.eviction.shares import SpaceOptions
 from pegaflow.services.tier.fetches import Fetches
+from pegaflow.services.tier.finds import Finds
 from pegaflow.services.tier.inspector import Inspector
 from pegaflow.services.tier.keeping import Keeping
 from pegaflow.services.tier.leases import Leases
@@ -98,10 +101,13 @@ class TierState:
         self.draining = Draining(
             place.node, self.saves, self.lookups, self.leases, self.fetches, self._out, self.counts, jobs, self.adoption.going_on
         )
+        self.departures = Departures(
+            self.sessions, self.saves, self.lookups, self.leases, self._out, self.counts, self._session_beat, self._share
+        )
         self._beat_at = 0.0
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._snapshots, self._keeping = Snapshots(self.pages), Keeping(self.pages, self.disk)
-        self._inspector = Inspector(self)
+        self._inspector, self._finds = Inspector(self), Finds(self.pages, self.disk, self._out)
 
     def handle(self, event: events.Event, now: float) -> list[Command]:
         """Takes one event in; returns what to do, in order. The caller owns the list."""
@@ -132,8 +138,8 @@ class TierState:
                     self._out.append(Fail(event.asker, error.code, error.text))
             case events.Published():
                 self._published(event, now)
-            case events.Proven():
-                self._proven(event)
+            case events.Proven(session, member):
+                self.departures.proven(session, member)
             case events.Backed():
                 self.pages.allocator.grow(event.granules)
             case events.Hashed():
@@ -158,6 +164,8 @@ class TierState:
                     self.lookups.located(ask, found, now)
             case events.Resumed():
                 self.lookups.resume(now)
+                self._finds.resume()
+                self.adoption.resume()
             case events.PinAnswer():
                 self.fetches.pinned(event.fetch, event.answer, event.sent_at, now)
             case events.ReadEnded():
@@ -166,8 +174,8 @@ class TierState:
                 self.disk.written(job, code)
             case events.DiskReadEnded(job, found):
                 self.disk.read_ended(job, found)
-            case events.SegmentFound(number, size, records):
-                self.disk.found(number, size, records)
+            case events.SegmentFound(number, size, records, begins):
+                self.disk.found(number, size, records, begins)
             case events.PagesUndeciphered(count):
                 self.counts["disk_wrong_key"] += count
             case events.SegmentsEnded():
@@ -187,7 +195,7 @@ class TierState:
                 session = self.sessions.find(message.session, message.token)
                 member = session.members.get(message.member)
                 if member is not None:
-                    self._end_member(session, member, unlink=True, why="its process left")
+                    self.departures.leave(session, member, unlink=True, why="its process left")
                 self._done(asker)
             case Lookup():
                 session = self.sessions.find(message.session, message.token)
@@ -221,6 +229,8 @@ class TierState:
             case Sync():
                 self._flush()
                 self._out.append(Reply(asker, self._snapshots.chunk(message)))
+            case Find():
+                self._finds.find(asker, message)
             case _ if (answer := self._inspector.answer(message, now)) is not None:
                 self._out.append(Reply(asker, answer))
             case _:
@@ -312,29 +322,7 @@ class TierState:
         unwanted = [n for n in self.lookups.of_session(session) if n not in lookups and n <= message.lookups_through]
         self.lookups.cancel(session, unwanted)
 
-    # --- ends --------------------------------------------------------------------------------------------------------
-
-    def _proven(self, event: events.Proven) -> None:
-        session = self.sessions.by_number.get(event.session)
-        member = session.members.get(event.member) if session is not None else None
-        if session is None or member is None:
-            self._out.append(Forget(event.session, event.member, True))
-            return
-        self.counts["members_dead"] += 1
-        self._out.append(Log("member_dead", {"engine": session.engine, "role": member.role, "rank": member.rank}))
-        self._end_member(session, member, unlink=True, why="its process died")
-
-    def _end_member(self, session: Session, member: Member, unlink: bool, why: str) -> None:
-        self.saves.end_for(session, member, set(member.grants), why)
-        if member.role == "scheduler":
-            self.lookups.cancel(session, self.lookups.of_session(session))
-            self.leases.release([lease.number for lease in self.leases.of_session(session.number)], session.number)
-        self._out.append(Forget(session.number, member.number, unlink))
-        if self.sessions.leave(session, member):
-            self._share()
-            self._out.append(CloseTopic(session.topic))
-        else:
-            self._session_beat(session)
+    # --- time ------------------------------------------------------------------------------------------------------------
 
     def _acknowledge(self) -> None:
         for number, member in self._unacknowledged:
@@ -353,11 +341,9 @@ class TierState:
         self.lookups.tick(now)
         self.adoption.tick(now)
         self.scrubber.tick(now)
+        self._snapshots.tick(now)
         self.draining.handover.tick(now)
-        for session in self.sessions.by_number.values():
-            if not session.stale and not self.sessions.believed(session, now):
-                session.stale = True
-                self.saves.distrust(session)
+        self.departures.tick(now)
         if now < self._beat_at:
             return
         self._beat_at = now + BEAT_S
@@ -370,6 +356,8 @@ class TierState:
     def rest(self, now: float) -> float:
         """Seconds for which no `Tick` is needed: none while somebody waits for one, and never past a beat."""
         if self._unacknowledged or self.lookups.open or self.fetches.open or self.pins.waiting or self.pages.space.trimming:
+            return 0.0
+        if self.draining.handover.collecting or self.departures.going_on or self.leases.behind:
             return 0.0
         return min(IDLE_TICK_S, self._beat_at - now)
 

@@ -108,7 +108,7 @@ class Verifier:
                 self._pages.free_if_done(page)
             elif fits:
                 self._counts["verified"] += 1
-                page.verified = True
+                self._pages.verify(page)
             else:
                 check.bad.append(page)
                 self._bad(page)

@@ -282,7 +282,7 @@ def test_a_clone_follows_the_real_tier(monkeypatch: pytest.MonkeyPatch, steps: l
             run(events.Asked(ask.sync.sync_id, ask.sync))
         elif what == "answer" and answers:
             answer()
-    assert head == tier.pages.head
+    assert head == tier.pages.announced.head
     for _ in range(12):
         now += 0.6
         run(events.Tick())

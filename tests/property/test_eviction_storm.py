@@ -13,12 +13,11 @@ from mapped_generation import MappedGeneration, live_entries
 from pegaflow.common.bus.clone import Ask, Clone, Effect
 from pegaflow.common.bus.generation import entry_state
 from pegaflow.common.pool import GRANULE
-from pegaflow.common.wire.columns import u32s
-from pegaflow.common.wire.messages.catalogue import Delta, SyncChunk
+from pegaflow.common.wire.messages.catalogue import Delta
 from pegaflow.services.tier.commands import Command, Publish
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import Pages
-from pegaflow.services.tier.snapshots import Walk
+from pegaflow.services.tier.snapshots import Snapshots
 
 EVICTIONS = int(os.environ.get("PEGAFLOW_STORM", "100000"))
 POOL = 20_000
@@ -40,7 +39,7 @@ class Storm:
         self.now = 0.0
         self.head = 0
         self.asked: list[Ask] = []
-        self.walk: Walk | None = None
+        self.snapshots = Snapshots(self.pages)
 
     def save(self, heard: bool) -> None:
         """One job of pages, as the tier seals them; its deltas go out, coalesced per key."""
@@ -73,21 +72,12 @@ class Storm:
     def answer(self) -> None:
         """The next chunk that was asked for."""
         ask = self.asked.pop(0).sync
-        if ask.chunk == 0:
-            self.pages.flush()
-            self.walk = Walk.begin(self.pages.head, self.pages.snapshot())
-        assert self.walk is not None
-        rows = self.walk.rows[self.walk.cuts[ask.chunk]]
-        states, levels, sizes = bytes(row[1] for row in rows), bytes(row[2] for row in rows), u32s(row[3] for row in rows)
-        keys = [row[0] for row in rows]
-        chunk = SyncChunk(
-            ask.clone_epoch, ask.sync_id, ask.chunk, len(self.walk.cuts), self.walk.head, keys, states, levels, sizes
-        )
-        self.follow(self.clone.chunk(chunk, self.now, 0.0))
+        self.pages.flush()
+        self.follow(self.clone.chunk(self.snapshots.chunk(ask), self.now, 0.0))
 
     def exact(self) -> bool:
         known = {key: entry_state(entry) for key, entry in live_entries(self.clone).items()}
-        return known == {key: state for key, state, _, _ in self.pages.snapshot()}
+        return known == {key: state for key, (state, _, _) in self.pages.announced.items()}
 
 
 def test_the_catalogue_is_exact_after_a_storm_that_nobody_heard() -> None:
@@ -103,8 +93,8 @@ def test_the_catalogue_is_exact_after_a_storm_that_nobody_heard() -> None:
     while storm.counts["evicted"] < EVICTIONS:
         storm.save(heard=False)
     pages, space = storm.pages, storm.pages.space
-    assert len(pages.index) <= POOL and len(pages.snapshot()) == len(pages.index) and not pages.aside
-    assert len(pages._generations) <= POOL and not pages._changes and not space._touched
+    assert len(pages.index) <= POOL and pages.announced.count == len(pages.index) and not pages.aside
+    assert len(pages._generations) <= POOL and not pages.announced._changes and not space._touched
     assert not storm.exact()
 
     storm.beat()  # the metaserver goes on where it stopped: it sees the head

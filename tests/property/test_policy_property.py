@@ -185,8 +185,8 @@ def test_holds_end_in_time_and_each_page_is_listed_once(steps: list[tuple[int, i
         holds.add([one], now)
         holds.validate()
         now += 3
-        over = holds.due(now)
+        over = holds.due(now, 99)
         assert all(one.hold_until <= now for one in over)
         assert {one for one in pages if one.timed} == {one for one in pages if one.hold_until > now}
-    assert len(holds.due(now + 100)) == sum(one.hold_until > now for one in pages)
+    assert len(holds.due(now + 100, 99)) == sum(one.hold_until > now for one in pages)
     assert holds.count == 0

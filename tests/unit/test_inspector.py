@@ -244,5 +244,5 @@ def test_the_digest_is_that_of_the_beat() -> None:
     script.save([1, 2])
     found = script.ask(Digest())
     beat = script.tier.pages.beat()
-    assert (found.digests, list(found.sealed), list(found.seqs)) == (beat.digest, [2], [script.tier.pages.head])
+    assert (found.digests, list(found.sealed), list(found.seqs)) == (beat.digest, [2], [script.tier.pages.announced.head])
     assert (found.nodes, list(found.epochs), found.syncing) == (["a"], [77], b"\0")

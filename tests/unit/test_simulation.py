@@ -62,7 +62,7 @@ def test_the_metaservers_know_exactly_what_the_tiers_have() -> None:
     cluster.world.agenda.run(cluster.world.now + 2.0)
     nodes = cluster.metaservers[0].state.nodes.by_name
     assert {name: node.clone.sealed for name, node in nodes.items()} == {
-        name: tier.state.pages.sealed for name, tier in cluster.tiers.items()
+        name: tier.state.pages.announced.sealed for name, tier in cluster.tiers.items()
     }
 
 

@@ -117,7 +117,7 @@ def test_a_pin_shows_what_is_there_and_holds_it() -> None:
 def test_a_snapshot_has_the_head_at_which_its_walk_began() -> None:
     script = Script().engine()
     script.save([1, 2])
-    head = script.tier.pages.head
+    head = script.tier.pages.announced.head
     chunk = script.ask(Sync(5, 1, 0))
     assert (chunk.head, chunk.chunks, sorted(chunk.keys)) == (head, 1, [key(1), key(2)])
     assert set(chunk.states) == {SEALED}

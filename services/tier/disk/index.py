@@ -11,6 +11,7 @@ their parents, so they go first here too.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -49,7 +50,7 @@ class DiskIndex:
         self.capacity, self.segment = capacity, segment_bytes(capacity)
         self.records: dict[bytes, Record] = {}
         self.segments: dict[int, Segment] = {}  # oldest first
-        self.gone: list[bytes] = []
+        self.gone: deque[bytes] = deque()
         self.dropped: list[int] = []
         self.taken = 0
         """Bytes of all segments, filled or not."""
@@ -134,20 +135,24 @@ class DiskIndex:
         self.segments[record.segment].keys.discard(record.key)
         return True
 
-    def adopt(self, number: int, size: int, records: Iterable[Record]) -> list[Record]:
+    def adopt(self, number: int, size: int, records: Iterable[Record], begins: bool = True) -> list[Record]:
         """A segment of an earlier life, told in any order and never filled any further. Returns the records that are used.
 
-        What this life has written of the same keys, or a younger segment has, is kept.
+        What this life has written of the same keys, or a younger segment has, is kept. Not `begins`: more of its records.
         """
         used = []
-        segment = self.segments[number] = Segment(number, size, size)
-        self.taken += size
+        if begins:
+            self.segments[number] = Segment(number, size, size)
+            self.taken += size
+            self.segments = dict(sorted(self.segments.items()))
+        segment = self.segments.get(number)
+        if segment is None:
+            return []  # it has gone already, to make room for a younger one
         for record in records:
             old = self.records.get(record.key)
             if old is None or old.segment <= number:
                 self.add(record)
                 used.append(record)
-        self.segments = dict(sorted(self.segments.items()))
         while (self.taken > self.capacity or len(self.segments) > MAX_SEGMENTS) and not segment.jobs:
             if not self._drop_oldest():
                 break

@@ -35,6 +35,8 @@ FAILED = "disk_failed_"
 """What the names of counts by code begin with."""
 HANG_S = 5.0
 """When no write has ended for so long while some are under way, nothing more is offered."""
+GONE_KEYS = 1024
+"""Of a segment that went, taken out of the catalogue in one tick."""
 PAUSE_S = 1.0
 """After a write has failed nothing is written for so long: a full disk is not asked for every page."""
 
@@ -169,14 +171,19 @@ class DiskLevel:
             self._after_place()
 
     def _after_place(self) -> None:
-        """Room was made: what went is not in the catalogue any more."""
-        for key in self.index.gone:
-            self._pages.drop_below(key)
-        self._pages.chronicle.note(Step.DISK_EVICTED, self.index.gone)
-        self._counts["disk_evicted"] += len(self.index.gone)
+        """Room was made."""
         self._out.extend(DiskDrop(number) for number in self.index.dropped)
-        self.index.gone.clear()
         self.index.dropped.clear()
+
+    def _say_gone(self) -> None:
+        """What went with a segment is read no more; the catalogue hears of it bit by bit, and its hint is wrong for so long."""
+        gone = self.index.gone
+        keys = [gone.popleft() for _ in range(min(GONE_KEYS, len(gone)))]
+        for key in keys:
+            if key not in self.index.records:  # it may have been written again
+                self._pages.drop_below(key)
+        self._pages.chronicle.note(Step.DISK_EVICTED, keys)
+        self._counts["disk_evicted"] += len(keys)
 
     # --- back into memory --------------------------------------------------------------------------------------------
 
@@ -281,6 +288,7 @@ class DiskLevel:
 
     def tick(self, now: float) -> None:
         """Gives up what is past its deadline."""
+        self._say_gone()
         if self.writing and not self._hangs and now - self._wrote_at >= HANG_S:
             # What is being written stays in memory: the disk may still read those slots, whatever it says of them in the end.
             self._hangs = True
@@ -301,10 +309,11 @@ class DiskLevel:
 
     # --- an earlier life ---------------------------------------------------------------------------------------------
 
-    def found(self, number: int, size: int, records: Sequence[Record]) -> None:
+    def found(self, number: int, size: int, records: Sequence[Record], begins: bool = True) -> None:
         """A segment of an earlier life. Its pages are served like any others: each is verified when it is read."""
-        used = self.index.adopt(number, size, records)
+        used = self.index.adopt(number, size, records, begins)
         self._after_place()
+        self._say_gone()
         for record in used:
             self._pages.store_below(record.key, record.size)
         self._pages.chronicle.note(Step.DISK_FOUND, [record.key for record in used])
@@ -355,7 +364,9 @@ class DiskLevel:
         self.index.validate()
         assert self.index.taken <= max(self.index.capacity, self.index.segment) or not self.loaded
         assert self._batch is None, "offered and not posted"
-        assert {key: record.size for key, record in self.index.records.items()} == self._pages.below
+        here, below = {key: record.size for key, record in self.index.records.items()}, self._pages.below
+        assert here == {key: size for key, size in below.items() if key in here}
+        assert below.keys() - here.keys() <= set(self.index.gone), "a key in the catalogue that is not on disk"
         holds: Counter[int] = Counter()
         for job in [*self.writing.values(), *self.reading.values()]:
             assert job.pages and all(page.refs > 0 for page in job.pages)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from pegaflow.services.tier.page import Page
 
+BATCH = 512  # pages that are looked at together
+
 
 class Holds:
     """One entry per page, however often its time is moved; pages come back in time order.
@@ -26,19 +28,24 @@ class Holds:
         for page in new:
             page.timed = True
         self.count += len(new)
-        self._push(new)
+        for start in range(0, len(new), BATCH):
+            self._push(new[start : start + BATCH])
 
     def _push(self, pages: list[Page]) -> None:
         if pages:
             heapq.heappush(self._due, (min(map(_until, pages)), next(self._numbers), pages))
 
-    def due(self, now: float) -> list[Page]:
-        """Pages that are not kept any more."""
+    def overdue(self, now: float) -> bool:
+        """There are pages that are perhaps not kept any more."""
+        return bool(self._due) and self._due[0][0] <= now
+
+    def due(self, now: float, most: int) -> list[Page]:
+        """Pages that are not kept any more, of the next batches that have `most` pages: nobody waits for all of them."""
         over: list[Page] = []
-        if not self._due or self._due[0][0] > now:
-            return over
-        while self._due and self._due[0][0] <= now:
+        looked = 0
+        while looked < most and self.overdue(now):
             _, _, pages = heapq.heappop(self._due)
+            looked += len(pages)
             # PERF: pages whose time was moved go on together; each is looked at once per hold, not once per move.
             self._push([page for page in pages if _until(page) > now])
             over += [page for page in pages if _until(page) <= now]

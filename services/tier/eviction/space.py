@@ -24,6 +24,8 @@ from pegaflow.services.tier.page import Page, PageState, shape
 from pegaflow.services.tier.slots import SlotAllocator
 
 TRIM_PAGES = 256  # evicted ahead of need in one tick, at most
+DUE_PAGES = 2048  # whose time is over, looked at in one event (or as many as are needed for a slot)
+TOUCHED_PAGES = 8192  # used and not put in order yet
 NOBODY = (0, "")
 FOR_ROOM, OVER_QUOTA, AHEAD = "room", "quota", "watermark"
 
@@ -42,6 +44,7 @@ class Space:
         self._holds = Holds()
         self.turn, self.now = 1, 0.0
         self._touched: list[tuple[int, Sequence[Page], bool]] = []
+        self._touched_pages = 0
         self._asker = NOBODY
         self._why = FOR_ROOM
         self._trimming = False
@@ -69,7 +72,7 @@ class Space:
         if self._is_spare(space, need) if spare else self._within_quota(space, need):
             for size in sizes:
                 while (slot := self.allocator.take(size)) is None and self.allocator.fits(size) and not spare:
-                    if not self._room.make(space, size, need):
+                    if not self._room.make(space, size, need) and not self._release_due():
                         break
                 if slot is None:
                     break
@@ -94,6 +97,8 @@ class Space:
         while space.used + need > quota:
             page = self._room.oldest(space) if need <= quota else None
             if page is None:
+                if need <= quota and self._release_due():
+                    continue
                 return False
             self._why = OVER_QUOTA if quota < self.allocator.total else FOR_ROOM
             self._evict(page)
@@ -193,20 +198,32 @@ class Space:
     def touch(self, pages: Sequence[Page], chain: bool = True) -> None:
         """These pages were used or are held; `chain`: each continues the one before. The sequence is not changed any more."""
         # PERF: the order matters only when something is evicted, so a lookup does not wait for it.
-        self._touched.append((self.turn, pages, chain))
+        self._note(self.turn, pages, chain)
 
     def look(self, pages: Sequence[Page]) -> None:
         """These pages may not be held any more."""
-        self._touched.append((0, pages, False))
+        self._note(0, pages, False)
+
+    def _note(self, turn: int, pages: Sequence[Page], chain: bool) -> None:
+        self._touched.append((turn, pages, chain))
+        self._touched_pages += len(pages)
+        if self._touched_pages > TOUCHED_PAGES:  # who has used so many pages puts them in order, and not whoever comes next
+            self._settle_touched()
 
     def settle(self) -> None:
-        """Brings the queues up to date."""
+        """Brings the queues up to date; of pages whose time is over, some."""
         if self._touched:
             self._settle_touched()
-        for page in self._holds.due(self.now):
+        self._release_due()
+
+    def _release_due(self) -> bool:
+        """Pages whose time is over may go. False: there are none."""
+        over = self._holds.due(self.now, DUE_PAGES)
+        for page in over:
             if page.kept_until <= self.now:
                 self._unkeep(page)
             self.place(page)
+        return bool(over)
 
     def _settle_touched(self) -> None:
         for turn, pages, chain in self._touched:
@@ -222,6 +239,7 @@ class Space:
                 else:
                     before = None
         self._touched.clear()
+        self._touched_pages = 0
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 
@@ -239,9 +257,10 @@ class Space:
             while one is not None and one not in wanted:
                 wanted[one] = None
                 one = one.parent
-        more = sum(page.granules for page in wanted if not page.kept_until)
         limit = int(self._options.keep_share * self.allocator.backed)
-        if self.kept + more > limit:
+        while self.kept + (more := sum(page.granules for page in wanted if not page.kept_until)) > limit:
+            if self._release_due():
+                continue
             raise RemoteError(
                 ErrorCode.KEEP_FULL,
                 f"{self.kept * GRANULE} bytes are kept and these pages are {more * GRANULE} more; at most {limit * GRANULE}"
@@ -274,8 +293,8 @@ class Space:
 
     @property
     def trimming(self) -> bool:
-        """Whether the next tick has pages to evict."""
-        return self._trimming
+        """Whether the next tick has pages to evict, or whose time is over to put in order."""
+        return self._trimming or self._holds.overdue(self.now)
 
     def retune(self, options: SpaceOptions) -> None:
         """Other watermarks and quotas from now on; `policy` stays what it was."""
