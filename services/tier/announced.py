@@ -17,7 +17,7 @@ Entry = tuple[int, int, int]
 """State, level, size."""
 
 PARTS = 4096  # some 250 of a million keys in each
-FOLD = 4096
+FOLD = 2048
 """Changed keys that the digest does not have yet, at most: a beat never waits for all of a busy half second."""
 _GONE = (GONE, MEMORY, 0)
 

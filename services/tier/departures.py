@@ -16,7 +16,7 @@ from pegaflow.services.tier.lookups import Lookups
 from pegaflow.services.tier.saves import Saves
 from pegaflow.services.tier.sessions import Member, Session, Sessions
 
-SLOTS = 2048
+SLOTS = 1024
 """Dealt with in one event: the end of an engine that saves very much must not be felt by the others."""
 
 

@@ -35,6 +35,8 @@ SLICE = 4096
 """Pages looked at in one tick (or those of one slab)."""
 PAUSE_S = 0.25
 """Between two rounds: what was taken arrives meanwhile."""
+SHED = 4
+"""Sets let go of in one tick."""
 TRIES = 8
 """After so many offers a key stays behind: whoever took it does not get it, or nobody answers."""
 AGAIN_S = 6.0
@@ -72,6 +74,7 @@ class Handover:
         self._disk_round: DiskRound | None = None
         self._came: deque[bytes] = deque()  # since it began, in memory or on disk
         self._seen: list[set[bytes]] = [set() for _ in range(256)]  # many, so that none grows in one long step
+        self._shed: list[set[bytes]] = []  # of a hand-over that was stopped: let go bit by bit
         self._line = ByUse()
         self._left: OrderedDict[bytes, None] = OrderedDict()  # next
         self._resting: OrderedDict[bytes, float] = OrderedDict()  # taken, and until when they may be on their way
@@ -96,6 +99,7 @@ class Handover:
         self.on = self.done = False
         self._pages.arrived = self._round = self._disk_round = None
         self._came.clear()
+        self._shed += filter(None, self._seen)
         self._seen = [set() for _ in self._seen]
         self._line = ByUse()
         self._left.clear()
@@ -114,6 +118,7 @@ class Handover:
 
     def tick(self, now: float) -> None:
         self._now = now
+        del self._shed[:SHED]
         if not self.on or self.done:
             return
         self._collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -28,6 +29,7 @@ from pegaflow.common.wire.messages.catalogue import (
     Sync,
     SyncChunk,
 )
+from pegaflow.services.metaserver import state
 from pegaflow.services.metaserver.commands import AskChunk, Connect, Disconnect, Reply
 from pegaflow.services.metaserver.events import Asked, ChunkAnswer, Event, Heard, Tick, Work
 from pegaflow.services.metaserver.index import Index, IndexGeneration
@@ -215,3 +217,28 @@ class Cluster(RuleBasedStateMachine):
 
 Cluster.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestCluster = Cluster.TestCase
+
+
+class SlowCluster(Cluster):
+    """Of locates that wait, one is looked at again in an event: what comes between makes no difference."""
+
+    def __init__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(state, "SETTLE_KEYS", 1)
+        super().__init__()
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=4))
+    def many_wait(self, keys: list[bytes]) -> None:
+        for _ in range(3):
+            self.locate("z", keys, 5000, True, 0, False)
+
+    def teardown(self) -> None:
+        while self.state.busy:
+            self.feed(Work())
+        assert not self.state.waiters.unsettled
+        self.state.validate()  # now for those too that nobody had looked at again
+        self.patch.undo()
+
+
+SlowCluster.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSlowCluster = SlowCluster.TestCase

@@ -52,6 +52,8 @@ class DiskIndex:
         self.segments: dict[int, Segment] = {}  # oldest first
         self.gone: deque[bytes] = deque()
         self.dropped: list[int] = []
+        self.moves = 0
+        """How often a key that had a place has got another one."""
         self.taken = 0
         """Bytes of all segments, filled or not."""
         self.spared: Callable[[], Collection[int]] = tuple
@@ -124,6 +126,7 @@ class DiskIndex:
         old = self.records.get(record.key)
         if old is not None:
             self.segments[old.segment].keys.discard(record.key)
+            self.moves += 1
         self.records[record.key] = record
         self.segments[record.segment].keys.add(record.key)
 

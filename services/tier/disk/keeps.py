@@ -13,11 +13,13 @@ from pegaflow.services.tier.disk.index import DiskIndex
 
 
 class DiskKeeps:
-    """Times by key; which segments they hold is looked up when a segment must go, which is rare."""
+    """Times by key, and until when they hold their segments; that is looked up anew only when a key was let go or has moved."""
 
     def __init__(self, index: DiskIndex, share: float) -> None:
         self._index, self._share = index, share
         self._until: dict[bytes, float] = {}
+        self._held: dict[int, float] = {}
+        self._moves = -1  # of the index, when `_held` was right; -1: it is not
 
     def plan(self, only: Iterable[bytes], also: Iterable[bytes], now: float) -> set[bytes]:
         """Which keys, all on disk, are to be held: those that are `only` here, and of those in memory `also` what fits the share.
@@ -51,18 +53,33 @@ class DiskKeeps:
 
     def hold(self, keys: Iterable[bytes], until: float) -> None:
         """A later end replaces an earlier one, never the reverse."""
+        records = self._index.records
         for key in keys:
-            self._until[key] = max(self._until.get(key, 0.0), until)
+            self._until[key] = later = max(self._until.get(key, 0.0), until)
+            number = records[key].segment
+            self._held[number] = max(self._held.get(number, 0.0), later)
 
     def let_go(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            self._until.pop(key, None)
+            if self._until.pop(key, None) is not None:
+                self._moves = -1
 
     def segments(self, now: float) -> set[int]:
         """Those that may not go. The caller owns the set."""
-        records = self._index.records
+        if self._moves != self._index.moves:
+            self._look(now)
+        over = [number for number, until in self._held.items() if until <= now or number not in self._index.segments]
+        if over:
+            self._look(now)
+        return set(self._held)
+
+    def _look(self, now: float) -> None:
+        records, self._moves = self._index.records, self._index.moves
         self._until = {key: until for key, until in self._until.items() if until > now and key in records}
-        return {records[key].segment for key in self._until}
+        self._held.clear()
+        for key, until in self._until.items():
+            number = records[key].segment
+            self._held[number] = max(self._held.get(number, 0.0), until)
 
     def bytes_held(self, now: float) -> int:
         return self._size(self.segments(now))

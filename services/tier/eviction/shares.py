@@ -86,6 +86,21 @@ class Shares:
             return 0
         return min(space.quota, self._allocator.backed // len(self._active))
 
+    def view(self) -> dict[str, dict[str, int]]:
+        """For the dump: usage in bytes, by namespace."""
+        return {
+            space.name.hex(): {
+                "pages": space.pages,
+                "used_bytes": space.used * GRANULE,
+                "quota_bytes": space.quota * GRANULE,
+                "share_bytes": self.share(space) * GRANULE,
+                "kept_bytes": space.kept * GRANULE,
+                "evicted": space.evicted,
+                "refused": space.refused,
+            }
+            for space in self.by_name.values()
+        }
+
     def above(self, space: Namespace) -> int:
         """Granules that it has above its share; below 0: that it is short of it."""
         return space.used - self.share(space)

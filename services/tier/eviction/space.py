@@ -20,12 +20,13 @@ from pegaflow.services.tier.eviction.holds import Holds
 from pegaflow.services.tier.eviction.policy import POLICIES
 from pegaflow.services.tier.eviction.room import Group, Room
 from pegaflow.services.tier.eviction.shares import Namespace, Shares, SpaceOptions
+from pegaflow.services.tier.eviction.touched import Touched
 from pegaflow.services.tier.page import Page, PageState, shape
 from pegaflow.services.tier.slots import SlotAllocator
 
 TRIM_PAGES = 256  # evicted ahead of need in one tick, at most
-DUE_PAGES = 2048  # whose time is over, looked at in one event (or as many as are needed for a slot)
-TOUCHED_PAGES = 8192  # used and not put in order yet
+DUE_PAGES = 1024  # whose time is over, looked at in one event (or as many as are needed for a slot)
+TOUCHED_PAGES = 8192  # put in order in one event, of those that were used
 NOBODY = (0, "")
 FOR_ROOM, OVER_QUOTA, AHEAD = "room", "quota", "watermark"
 
@@ -43,8 +44,7 @@ class Space:
         self._room = Room(self.allocator, self.shares, self._spared, self._evict)
         self._holds = Holds()
         self.turn, self.now = 1, 0.0
-        self._touched: list[tuple[int, Sequence[Page], bool]] = []
-        self._touched_pages = 0
+        self._touched = Touched()
         self._asker = NOBODY
         self._why = FOR_ROOM
         self._trimming = False
@@ -72,7 +72,7 @@ class Space:
         if self._is_spare(space, need) if spare else self._within_quota(space, need):
             for size in sizes:
                 while (slot := self.allocator.take(size)) is None and self.allocator.fits(size) and not spare:
-                    if not self._room.make(space, size, need) and not self._release_due():
+                    if not self._room.make(space, size, need) and not self._catch_up():
                         break
                 if slot is None:
                     break
@@ -97,7 +97,7 @@ class Space:
         while space.used + need > quota:
             page = self._room.oldest(space) if need <= quota else None
             if page is None:
-                if need <= quota and self._release_due():
+                if need <= quota and self._catch_up():
                     continue
                 return False
             self._why = OVER_QUOTA if quota < self.allocator.total else FOR_ROOM
@@ -205,16 +205,22 @@ class Space:
         self._note(0, pages, False)
 
     def _note(self, turn: int, pages: Sequence[Page], chain: bool) -> None:
-        self._touched.append((turn, pages, chain))
-        self._touched_pages += len(pages)
-        if self._touched_pages > TOUCHED_PAGES:  # who has used so many pages puts them in order, and not whoever comes next
+        self._touched.add(turn, pages, chain)
+        if len(self._touched) > TOUCHED_PAGES:  # not all of it is left to whoever comes next
             self._settle_touched()
 
     def settle(self) -> None:
-        """Brings the queues up to date; of pages whose time is over, some."""
+        """Brings the queues up to date; where very much has happened, by a part of it."""
         if self._touched:
             self._settle_touched()
         self._release_due()
+
+    def _catch_up(self) -> bool:
+        """Nothing may go, as far as is known: is there more to know? False: the queues are up to date."""
+        if self._touched:
+            self._settle_touched()
+            return True
+        return self._release_due()
 
     def _release_due(self) -> bool:
         """Pages whose time is over may go. False: there are none."""
@@ -226,20 +232,20 @@ class Space:
         return bool(over)
 
     def _settle_touched(self) -> None:
-        for turn, pages, chain in self._touched:
-            before: Page | None = None
-            for page in pages:
+        budget = TOUCHED_PAGES
+        while budget > 0 and (part := self._touched.take(budget)) is not None:
+            budget -= len(part.pages)
+            before = part.before if part.before is not None and part.before.state is PageState.SEALED else None
+            for page in part.pages:
                 if page.state is PageState.SEALED:
-                    if turn:
-                        self._policy(page).touch(page, turn)
-                    if chain and page.parent is None and before is not None and lineage.link(page, before):
+                    if part.turn:
+                        self._policy(page).touch(page, part.turn)
+                    if part.chain and page.parent is None and before is not None and lineage.link(page, before):
                         self.place(before)
                     self.place(page)
                     before = page
                 else:
                     before = None
-        self._touched.clear()
-        self._touched_pages = 0
 
     # --- keeping -----------------------------------------------------------------------------------------------------
 
@@ -270,14 +276,15 @@ class Space:
             if not page.kept_until:
                 page.group.space.kept += page.granules
             page.kept_until = max(page.kept_until, until)
-            self.place(page)
         self._holds.add(wanted, self.now)
+        self.look(list(wanted))
 
     def unkeep(self, pages: Iterable[Page]) -> None:
         """These pages may go again; those that they continue stay until their own time."""
-        for page in pages:
+        found = list(pages)
+        for page in found:
             self._unkeep(page)
-            self.place(page)
+        self.look(found)
 
     def _unkeep(self, page: Page) -> None:
         if page.kept_until:
@@ -293,8 +300,8 @@ class Space:
 
     @property
     def trimming(self) -> bool:
-        """Whether the next tick has pages to evict, or whose time is over to put in order."""
-        return self._trimming or self._holds.overdue(self.now)
+        """Whether the next tick has pages to evict, or very many to put in order."""
+        return self._trimming or len(self._touched) > TOUCHED_PAGES or self._holds.overdue(self.now)
 
     def retune(self, options: SpaceOptions) -> None:
         """Other watermarks and quotas from now on; `policy` stays what it was."""
@@ -361,18 +368,7 @@ class Space:
             "kept_bytes": self.kept * GRANULE,
             "held_for_a_time": self._holds.count,
             "leaving": len(self._leaving),
-            "namespaces": {
-                space.name.hex(): {
-                    "pages": space.pages,
-                    "used_bytes": space.used * GRANULE,
-                    "quota_bytes": space.quota * GRANULE,
-                    "share_bytes": self.shares.share(space) * GRANULE,
-                    "kept_bytes": space.kept * GRANULE,
-                    "evicted": space.evicted,
-                    "refused": space.refused,
-                }
-                for space in self.shares.by_name.values()
-            },
+            "namespaces": self.shares.view(),
         }
 
     def validate(self, pages: Sequence[Page]) -> None:
@@ -380,7 +376,7 @@ class Space:
         self.allocator.validate()
         self._room.validate()
         self._holds.validate()
-        waiting = {page for _, touched, _ in self._touched for page in touched}
+        waiting = self._touched.pages()
         for space in self.shares.by_name.values():
             mine = [page for page in pages if page.group.space is space]
             assert space.pages == len(mine)
