@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.digest import DIGEST_MOD, entry_digest
@@ -16,8 +17,8 @@ from pegaflow.common.wire.messages.catalogue import GONE, MEMORY, SEALED, Catalo
 Entry = tuple[int, int, int]
 """State, level, size."""
 
-PARTS = 4096  # some 250 of a million keys in each
-FOLD = 2048
+PARTS = 1024  # some thousand of a million keys in each
+FOLD = 4096
 """Changed keys that the digest does not have yet, at most: a beat never waits for all of a busy half second."""
 _GONE = (GONE, MEMORY, 0)
 
@@ -52,29 +53,32 @@ class Announced:
 
     def set(self, key: bytes, entry: Entry | None) -> None:
         """None: it is not told of any more."""
-        at = _part(key)
+        at = key[-1] << 2 | key[-2] & 3
         part = self._parts[at]
         known = part.get(key)
         if known == entry:
             return
-        for past in self._pasts:
-            past.before.setdefault(at, {}).setdefault(key, known)
+        # PERF: each page comes here three times in its life, so this is one piece and counts only what changes.
+        if self._pasts:
+            for past in self._pasts:
+                past.before.setdefault(at, {}).setdefault(key, known)
         self._undigested.setdefault(key, known)
-        if known is not None:
-            self._count(key, known, -1)
+        if known is None:
+            self.widths[len(key)] += 1
+        elif known[0] == SEALED:
+            self.sealed -= 1
+        else:
+            self.pending -= 1
         if entry is None:
             del part[key]
             self._changes[key] = _GONE
+            self.widths[len(key)] -= 1
             return
         part[key] = self._changes[key] = entry
-        self._count(key, entry, 1)
-
-    def _count(self, key: bytes, entry: Entry, sign: int) -> None:
-        self.widths[len(key)] += sign
         if entry[0] == SEALED:
-            self.sealed += sign
+            self.sealed += 1
         else:
-            self.pending += sign
+            self.pending += 1
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """All, as they are now. Nothing changes meanwhile."""
@@ -98,24 +102,24 @@ class Announced:
             deltas.append(Delta(keys, states, levels, u32s(min(row[2], 0xFFFFFFFF) for row in rows)))
         self.head += len(deltas)
         self._changes.clear()
-        if len(self._undigested) >= FOLD:
-            self._fold()
+        if (more := len(self._undigested) - FOLD) > 0:
+            self._fold(more)
         return changed, deltas
 
     def beat(self) -> CatalogueBeat:
-        self._fold()
+        self._fold(len(self._undigested))
         return CatalogueBeat(self._digest.to_bytes(16, "little"), self.pending, self.sealed)
 
-    def _fold(self) -> None:
-        """Brings the digest up to date."""
-        # PERF: a page that was promised and sealed since the last time is hashed once.
-        for key, known in self._undigested.items():
-            entry = self.get(key)
+    def _fold(self, count: int) -> None:
+        """Brings the digest up to date with keys that have changed, those first that changed first."""
+        # PERF: a page that was promised and sealed since the last time is hashed once; so the latest wait.
+        undigested, parts = self._undigested, self._parts
+        for key in list(islice(undigested, count)):
+            known, entry = undigested.pop(key), parts[_part(key)].get(key)
             if entry != known:
                 more = entry_digest(key, *entry) if entry is not None else 0
                 less = entry_digest(key, *known) if known is not None else 0
                 self._digest = (self._digest + more - less) % DIGEST_MOD
-        self._undigested.clear()
 
     # --- as it was ---------------------------------------------------------------------------------------------------
 
@@ -153,4 +157,4 @@ class Announced:
 
 
 def _part(key: bytes) -> int:
-    return key[-1] << 4 | key[-2] & 15
+    return key[-1] << 2 | key[-2] & 3

@@ -12,7 +12,7 @@ from pegaflow.services.tier.disk.round import DiskRound
 from pegaflow.services.tier.pages import NAMESPACE_BYTES, Pages
 from pegaflow.services.tier.round import Round
 
-SLICE = 16384  # keys looked at in one event (or those of one slab more)
+SLICE = 8192  # keys looked at in one event (or those of one slab more)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Finds:
             near = [page.key for page in pages if prefix in page.key and index.get(page.key) is page]
             count = len(pages)
         else:
-            near = search.disk.next(budget)
-            count = len(near)
+            keys = search.disk.next(budget)
+            near, count = [key for key in keys if prefix in key], len(keys)
         search.keys.update((key, None) for key in near if key.startswith(prefix) or key.startswith(prefix, NAMESPACE_BYTES))
         return count

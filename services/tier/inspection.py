@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pegaflow.common.pool import GRANULE
+from pegaflow.services.tier.page import PageState
 
 if TYPE_CHECKING:
     from pegaflow.services.tier.state import TierState
@@ -16,7 +17,7 @@ def dump(state: TierState) -> dict[str, Any]:
     leases = Counter(lease.session for lease in state.leases.open.values())
     lookups = Counter(number for number, _ in state.lookups.open)
     return {
-        "pages": {str(kind): count for kind, count in state.pages.states.items() if count},
+        "pages": _states(state),
         "aside": len(state.pages.aside),
         "announced": {"sealed": state.pages.announced.sealed, "pending": state.pages.announced.pending},
         "references": _references(state),
@@ -68,6 +69,20 @@ def dump(state: TierState) -> dict[str, Any]:
     }
 
 
+def _states(state: TierState) -> dict[str, int]:
+    """Pages by state. Who is not sealed is in somebody's hands, and they are few: all others of the index are sealed."""
+    index = state.pages.index
+    moving = {page for grant in state.saves.grants.values() for page, _ in grant.pages.values()}
+    moving.update(page for pages in state.saves.hashing.values() for page in pages)
+    moving.update(page for fetch in state.fetches.open.values() for page in fetch.pages)
+    moving.update(state.disk.held())
+    sealed = PageState.SEALED
+    counts = Counter(str(page.state) for page in moving if page.state is not sealed and index.get(page.key) is page)
+    counts[str(sealed)] = len(index) - counts.total()
+    counts.update(str(page.state) for page in state.pages.aside)
+    return dict(+counts)
+
+
 def _references(state: TierState) -> int:
     """To pages, counted where they are held: nobody waits for a walk over all pages."""
     return (
@@ -95,6 +110,7 @@ def validate(state: TierState) -> None:
     state.adoption.validate()
     state.draining.handover.validate()
     state.departures.validate()
+    assert _states(state) == Counter(str(page.state) for page in [*state.pages.index.values(), *state.pages.aside])
     refs: Counter[int] = Counter()
     for lease in state.leases.open.values():
         refs.update(id(page) for page in lease.pages)

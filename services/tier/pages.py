@@ -55,8 +55,6 @@ class Pages:
         self.below_by: Counter[bytes] = Counter()
         """How many of them each namespace has."""
         self.announced = Announced()
-        self.states: Counter[PageState] = Counter()
-        """Pages of the index and those aside, by state."""
         self.unverified = 0
         """Pages of the index that an earlier life sealed and that are not verified yet."""
         self.arrived: Callable[[bytes], None] | None = None
@@ -90,7 +88,6 @@ class Pages:
         page = Page(key, state, slots, [self._raise(slot) for slot in slots], lengths)
         page.request, page.session = request, session
         self.index[key] = page
-        self.states[state] += 1
         self.space.put(page)
         self.space.follows(page, parent)
         if state is PageState.PENDING:
@@ -124,7 +121,6 @@ class Pages:
             self._out.append(Table(slot, 0, FREE, bool(page.checksums)))
             self._give(slot)
         self.space.freed(page)
-        self.states[PageState.DOOMED] -= 1
         page.slots = []
 
     # --- states ------------------------------------------------------------------------------------------------------
@@ -165,27 +161,19 @@ class Pages:
                 self.doom(page)
                 return False
             # It lost the race; its writers still own its slots.
-            self._turn(there, PageState.STALE if there.state is PageState.PENDING else PageState.DOOMED)
+            there.state = PageState.STALE if there.state is PageState.PENDING else PageState.DOOMED
             self.aside.add(there)
             self.space.replaces(page, there)
         self.aside.discard(page)
         self.index[page.key] = page
-        self._turn(page, PageState.SEALED)
+        page.state = PageState.SEALED
         page.checksums = list(checksums)
         self._store(page, SlotState.SEALED)
         self.space.sealed(page)
         self._announce(page.key)
-        self._arrive(page.key)
-        return True
-
-    def _turn(self, page: Page, state: PageState) -> None:
-        self.states[page.state] -= 1
-        self.states[state] += 1
-        page.state = state
-
-    def _arrive(self, key: bytes) -> None:
         if self.arrived is not None:
-            self.arrived(key)
+            self.arrived(page.key)
+        return True
 
     def adopt(self, page: Page, until: float) -> bool:
         """An earlier life sealed it, its slots are taken; the caller tells `space.hold`. False: the key has a page already."""
@@ -195,12 +183,12 @@ class Pages:
         page.unwritten.clear()
         self._generations.update(zip(page.slots, page.generations, strict=True))
         self.index[page.key] = page
-        self.states[PageState.SEALED] += 1
         self.unverified += 1
         self.space.put(page)
         self.space.adopted(page)
         self._announce(page.key)
-        self._arrive(page.key)
+        if self.arrived is not None:
+            self.arrived(page.key)
         return True
 
     def verify(self, page: Page) -> None:
@@ -238,7 +226,7 @@ class Pages:
     def stale(self, page: Page) -> None:
         """The promise is not believed any more; who holds the slots may still write them."""
         self._leave_index(page)
-        self._turn(page, PageState.STALE)
+        page.state = PageState.STALE
         self.aside.add(page)
 
     def sealed_page(self, key: bytes) -> Page | None:
@@ -249,7 +237,7 @@ class Pages:
         """The page will not be (or is no longer) visible; its slots go when nobody can touch them."""
         if page.state is not PageState.DOOMED:
             self._leave_index(page)
-            self._turn(page, PageState.DOOMED)
+            page.state = PageState.DOOMED
             self.aside.add(page)
         self.free_if_done(page)
 
@@ -291,7 +279,8 @@ class Pages:
         self.below_by[key[:NAMESPACE_BYTES]] += key not in self.below
         self.below[key] = size
         self._announce(key)
-        self._arrive(key)
+        if self.arrived is not None:
+            self.arrived(key)
 
     def drop_below(self, key: bytes) -> None:
         """It is not there any more."""
@@ -336,7 +325,6 @@ class Pages:
             assert page.verified or page.state is PageState.SEALED
             if page.state is PageState.SEALED:
                 assert not any(page.writers) and not page.unwritten and len(page.checksums) == len(page.slots)
-        assert +self.states == Counter(page.state for page in pages)
         assert self.unverified == sum(not page.verified for page in self.index.values())
         assert self.below_by == Counter(key[:NAMESPACE_BYTES] for key in self.below)
         keys = self.index.keys() | self.below.keys()

@@ -108,6 +108,17 @@ class Narrow(World):
             total = sum(entry_digest(key, *entry) for key, entry in self.copy.items()) % (1 << 128)
             assert total == self.digest, "the snapshot is not what was there when it began"
 
+    @rule(saves=st.lists(st.tuples(st.sampled_from([0, 4, 8]), st.integers(1, 8)), min_size=2, max_size=4))
+    def snapshot_meanwhile(self, saves: list[tuple[int, int]]) -> None:
+        """The usual course: it is told while pages come and others go for them."""
+        for first, count in saves:
+            self.snapshot()
+            self.save_all("p", first, count)
+        for _ in range(len(KEYS)):
+            self.snapshot()
+            if self.chunk == self.chunks:
+                return
+
     @rule(at=st.integers(0, len(KEYS) - 1), all_of_them=st.booleans())
     def look_for(self, at: int, all_of_them: bool) -> None:
         prefix = FINGERPRINT if all_of_them else KEYS[at]

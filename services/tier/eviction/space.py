@@ -213,7 +213,8 @@ class Space:
         """Brings the queues up to date; where very much has happened, by a part of it."""
         if self._touched:
             self._settle_touched()
-        self._release_due()
+        if self._holds.overdue(self.now):
+            self._release_due()
 
     def _catch_up(self) -> bool:
         """Nothing may go, as far as is known: is there more to know? False: the queues are up to date."""
@@ -234,13 +235,14 @@ class Space:
     def _settle_touched(self) -> None:
         budget = TOUCHED_PAGES
         while budget > 0 and (part := self._touched.take(budget)) is not None:
-            budget -= len(part.pages)
-            before = part.before if part.before is not None and part.before.state is PageState.SEALED else None
-            for page in part.pages:
+            turn, pages, chain, before = part
+            budget -= len(pages)
+            before = before if before is not None and before.state is PageState.SEALED else None
+            for page in pages:
                 if page.state is PageState.SEALED:
-                    if part.turn:
-                        self._policy(page).touch(page, part.turn)
-                    if part.chain and page.parent is None and before is not None and lineage.link(page, before):
+                    if turn:
+                        self._policy(page).touch(page, turn)
+                    if chain and page.parent is None and before is not None and lineage.link(page, before):
                         self.place(before)
                     self.place(page)
                     before = page
