@@ -52,7 +52,7 @@ def main() -> int:
     for name in PARTS:
         if options.only in name:
             rows = part(name, pages)
-            tables.append([{**row, "": "LONG" if row["longest_ms"] > LONG_MS else ""} for row in rows])
+            tables.append([{"part": name, **row, "": "LONG" if row["longest_ms"] > LONG_MS else ""} for row in rows])
     show(tables, [], options.json)
     return 0
 
