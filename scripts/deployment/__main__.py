@@ -171,6 +171,10 @@ left running; logs are in {plan.logs}
   metaserver   {Server(plan.ports.metaserver_health).url()}
   bus          {plan.runtime}/a   {plan.runtime}/b   tcp://{numbers.HOST}:{plan.ports.metaserver_requests}
 
+  export PATH={plan.bin}:$PATH {" ".join(f"{name}={value}" for name, value in plan.operator().items())}
+  pegaflow status            # who is there, and who is not; pegaflow --help, docs/troubleshooting.md: what else can be asked
+  supervisorctl -s unix://{plan.supervisor_socket} status        # what supervisord runs
+
   curl {router.url("/v1/models")}
   curl -N {router.url("/v1/chat/completions")} -H 'Content-Type: application/json' -d '{body}'
   scripts/demo --stop"""

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.ports import Ports
+from deployment.ports import HOST, Ports
 from environment.checkout import CONFIGS, MODEL
 
 ENGINE_FLAGS = (
@@ -74,6 +74,13 @@ class Plan:
         }
         deploy |= {f"{name.upper()}_PORT": port for name, port in dataclasses.asdict(self.ports).items()}
         return {**os.environ, **{f"DEPLOY_{name}": str(value) for name, value in deploy.items()}}
+
+    def operator(self) -> dict[str, str]:
+        """What `pegaflow` needs in its environment to look at all of this deployment."""
+        return {
+            "PEGAFLOW_CLI_METASERVER": f"tcp://{HOST}:{self.ports.metaserver_requests}",
+            "PEGAFLOW_CLI_ROUTER": f"tcp://{HOST}:{self.ports.router_control}",
+        }
 
     def save(self) -> None:
         """Beside the logs, for a later `--stop`."""

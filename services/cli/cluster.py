@@ -1,4 +1,4 @@
-"""Whom a command talks to: metaservers, and every tier that one of them knows or the command line names.
+"""Whom a command talks to: metaservers, every tier that one of them knows or the command line names, and routers.
 
 Everything is asked at once and under one deadline, `--timeout`: half of it for finding out who is there, the rest for what is
 asked of them.
@@ -45,6 +45,7 @@ class Cluster:
     """`async with Cluster(at) as cluster`: who answered is in `metaservers` and `tiers`, who did not is in `wrong`.
 
     A tier that a metaserver names is in `tiers` whether it answers or not; one that is named by its endpoint only if it does.
+    `routers` are those that were named, not asked yet: no other service knows them.
     """
 
     def __init__(self, at: Target) -> None:
@@ -54,6 +55,7 @@ class Cluster:
         self._caller = Caller(at)
         self.metaservers: list[Peer] = []
         self.tiers: list[Peer] = []
+        self.routers = [Peer("router", "?", url) for url in at.routers]
         self.wrong: list[Wrong] = []
 
     async def __aenter__(self) -> Self:

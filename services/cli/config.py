@@ -17,6 +17,7 @@ class CliConfig:
 
     metaserver: tuple[str, ...] = option((), help="request endpoints of metaservers (default: tcp://127.0.0.1:7400)")
     tier: tuple[str, ...] = option((), help="request endpoints of tiers to look at besides those a metaserver knows")
+    router: tuple[str, ...] = option((), help="control endpoints of routers, for the commands that look at routers too")
     curve_key_file: str = option("", help="an operator's secret key; endpoints then end in #KEY, their server's public key")
     timeout: float = option(2.0, help="how long a look at all of them may take", parse=duration, check=_above_0)
 

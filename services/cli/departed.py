@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -32,6 +32,15 @@ def departed(document: Mapping[str, Any]) -> list[Departed]:
         if isinstance(one.ago_ms, int) and isinstance(one.node, str) and isinstance(one.sealed, int | None):
             found.append(one)
     return found
+
+
+def last_life(documents: Sequence[Mapping[str, Any]], node: str, epoch: str) -> dict[str, Any] | None:
+    """How a node that is here ended the last time, out of all documents: `reason` bye, dead, replaced (at once by its next life),
+    or silence, after which the same life came back.
+    """
+    ends = [one for document in documents for one in departed(document) if one.node == node]
+    last = min(ends, key=lambda one: one.ago_ms, default=None)
+    return last and {"reason": "silence" if last.epoch == epoch else last.reason, "ago_ms": last.ago_ms}
 
 
 def missing(document: Mapping[str, Any], here: Collection[str], within_ms: int) -> list[Departed]:

@@ -25,7 +25,6 @@ from pegaflow.common.wire.messages.operate import Document, Dump, Status
 from pegaflow.services.cli import target
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
 from pegaflow.services.cli.summary import as_object
-from pegaflow.services.cli.target import checked
 
 NAME = "dump"
 HELP = "everything for whoever helps, secrets removed"
@@ -36,15 +35,14 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="a new file; -: standard output")
     target.add_options(parser)
-    parser.add_argument("--router", action="append", metavar="URL", help="a router's control endpoint, to ask it too")
+    target.add_routers(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0: everybody answered. 1: somebody did not; the file has the others, and who it was."""
     at = target.choose(args)
-    routers = checked(tuple(args.router or ()), at.ring)
-    found = asyncio.run(_collected(at, routers))
+    found = asyncio.run(_collected(at))
     text = json.dumps(without_secrets(found), indent=1) + "\n"
     if str(args.output) == "-":
         print(text, end="")
@@ -66,9 +64,9 @@ def write(path: Path, text: str) -> None:
         raise LocalError("not_written", f"{path}: {error.strerror}") from None
 
 
-async def _collected(at: target.Target, routers: tuple[str, ...]) -> dict[str, Any]:
+async def _collected(at: target.Target) -> dict[str, Any]:
     async with Cluster(at) as cluster:
-        peers = [*cluster.metaservers, *cluster.tiers, *(Peer("router", "?", url) for url in routers)]
+        peers = [*cluster.metaservers, *cluster.tiers, *cluster.routers]
         services = await asyncio.gather(*(_service(cluster, peer) for peer in peers))
         return {
             "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -15,7 +15,7 @@ from pegaflow.services.cli import consent, output
 from pegaflow.services.cli.caller import Caller
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
-from pegaflow.services.cli.target import Target, add_key, chosen
+from pegaflow.services.cli.target import Target, add_key, at_router
 
 NAME = "engine"
 HELP = "engines of a router: add, remove, list"
@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for verb, text in (("list", "what the router knows of them"), ("add", "send it requests too"), ("remove", "send it no more")):
         one = verbs.add_parser(verb, help=text)
-        one.add_argument("--router", required=True, metavar="URL", help="the router's control endpoint")
+        one.add_argument("--router", metavar="URL", help="the router's control endpoint (default: the one of [cli])")
         add_key(one)
         one.add_argument("--timeout", default="2s", metavar="TIME", help="how long to wait for the answer (default: 2s)")
         if verb == "list":
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """0: done. 1: the router refused, or did not answer, or the person at the terminal did."""
-    at = chosen(args, args.router)
+    at = at_router(args)
     if args.verb == "list":
         return output.present(args, lambda: _list(at))
     what = "send requests to" if args.verb == "add" else "send no more requests to"
@@ -67,7 +67,8 @@ async def _list(at: Target) -> Listing:
     document = await _ask(at, Status(), Document)
     try:
         engines = json.loads(document.json)["engines"]
-        return Listing(COLUMNS, [{column.name: one[column.name] for column in COLUMNS} for one in engines])
+        names = [column.name for column in COLUMNS]
+        return Listing(COLUMNS, [{name: one[name] for name in names} for one in ({"why": None} | row for row in engines)])
     except (ValueError, KeyError, TypeError):
         raise RemoteError(ErrorCode.BAD_MESSAGE, "this is no router's status") from None
 
@@ -88,4 +89,5 @@ COLUMNS = (
     Column("REQUESTS", "requests"),
     Column("LEAVING", "leaving", lambda leaving: "yes" if leaving else "no"),
     Column("MODELS", "models"),
+    Column("WHY NOT", "why"),
 )

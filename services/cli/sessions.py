@@ -10,9 +10,10 @@ from typing import Any
 from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli.cluster import Cluster, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
-from pegaflow.services.cli.listing import Listing, Wrong
+from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.namespaces import SHORT, Namespace, differing, namespaces
 from pegaflow.services.cli.table import size, span
+from pegaflow.services.cli.unwell import members, process, state, unwell
 
 NAME = "sessions"
 HELP = "engines that are attached, their processes and fingerprints"
@@ -37,17 +38,7 @@ async def look(cluster: Cluster) -> Listing:
 def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[bytes, Namespace]) -> Listing:
     """One row per session; engines of different fingerprints are compared in notes, and pages without engines named."""
     rows = [_row(node, one, known) for node, mine in sessions for one in mine]
-    wrong = [
-        Wrong(
-            "engine",
-            row["engine"],
-            "",
-            "silent" if row["state"] == "silent" else "not_ready",
-            f"attached to {row['node']}: {row['state']}",
-        )
-        for row in rows
-        if row["state"] != "attached"
-    ]
+    wrong = [one for node, mine in sessions for one in unwell("tier", node, {"sessions": mine})]
     attached = [one for name, one in known.items() if any(row["fingerprint"] == name.hex() for row in rows)]
     notes = []
     for other in attached[1:]:
@@ -62,19 +53,19 @@ def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[
 
 
 def _row(node: str, one: Mapping[str, Any], known: Mapping[bytes, Namespace]) -> dict[str, Any]:
-    members = [member for member in one.get("members", ()) if isinstance(member, dict)]
+    mine = members(one)
     fingerprint = str(one.get("fingerprint", ""))
     namespace = known.get(bytes.fromhex(fingerprint)) if len(fingerprint) == 32 else None
-    silent = [member["silent_ms"] for member in members if isinstance(member.get("silent_ms"), int)]
+    silent = [member["silent_ms"] for member in mine if isinstance(member.get("silent_ms"), int)]
     return {
         "node": node,
         "engine": one.get("engine"),
         "session": one.get("session"),
-        "state": "silent" if one.get("stale") else "attached" if one.get("complete", True) else "incomplete",
+        "state": state(one),
         "fingerprint": fingerprint,
-        "members": members,
+        "members": mine,
         "silent_ms": max(silent, default=None),
-        "grants": sum(member.get("grants", 0) for member in members),
+        "grants": sum(member.get("grants", 0) for member in mine),
         "leases": one.get("leases"),
         "lookups": one.get("lookups"),
         "namespace_pages": namespace.pages if namespace else None,
@@ -89,8 +80,8 @@ def _sessions(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [one for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
 
 
-def _processes(members: Any) -> str:
-    return ", ".join(f"{one.get('role')} {one.get('rank')}: {one.get('pid')}" for one in members) if members else "-"
+def _processes(members: list[Mapping[str, Any]]) -> str:
+    return ", ".join(map(process, members)) or "-"
 
 
 def _well(state: Any) -> Tone:

@@ -1,4 +1,7 @@
-"""`pegaflow status`: who is there, how are they. Asks every metaserver, and every tier that one of them knows."""
+"""`pegaflow status`: who is there, how are they. Asks every metaserver, every tier that one of them knows, and routers.
+
+Engines are not asked: what tiers and routers say of those that are not well stands below the table.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
 from pegaflow.services.cli.cluster import Cluster, Peer, add_options, document_of, listed
 from pegaflow.services.cli.column import Column, Tone
+from pegaflow.services.cli.departed import last_life
 from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.silence import explained, lost
-from pegaflow.services.cli.table import size, span
+from pegaflow.services.cli.table import ago, size, span
+from pegaflow.services.cli.target import add_routers
+from pegaflow.services.cli.unwell import unwell
 
 NAME = "status"
 HELP = "who is there and how they are"
@@ -22,28 +28,33 @@ ASKING = 0.7
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(NAME, help=HELP, description=__doc__)
+    parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
+    add_routers(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: everyone answered. 1: someone did not."""
+    """0: everyone answered, and no engine is unwell. 1: not so."""
     return listed(args, look)
 
 
 async def look(cluster: Cluster) -> Listing:
     """Everyone that can be found from there, metaservers first."""
     budget_s = ASKING * cluster.left_s
-    peers = [*cluster.metaservers, *cluster.tiers]
+    peers = [*cluster.metaservers, *cluster.tiers, *cluster.routers]
     found = await asyncio.gather(*(_row(cluster, peer, budget_s) for peer in peers))
-    silent = [one for one in cluster.wrong if one.service in ("metaserver", "tier")]
+    silent = [one for one in cluster.wrong if one.service in ("metaserver", "tier", "router")]
     silent += [one for one in found if isinstance(one, Wrong)]
     answered = [one for one in found if not isinstance(one, Wrong)]
-    silent += lost([row["status"] for row in answered], {peer.node for peer in cluster.tiers})
+    documents = [row["status"] for row in answered]
+    silent += lost(documents, {peer.node for peer in cluster.tiers})
     wrong = await explained(silent)
+    for row in answered:
+        row["last_life"] = last_life(documents, row["node"], row["epoch"]) if row["service"] == "tier" else None
     cluster.wrong[:] = [one for one in cluster.wrong if one not in silent]  # they are in `wrong`, with more to say
     rows = sorted([*map(_absent, wrong), *answered], key=lambda row: (str(row["service"]), str(row["node"])))
+    wrong += [one for row in answered for one in unwell(row["service"], row["node"], row["status"])]
     return Listing(COLUMNS, rows, wrong)
 
 
@@ -70,6 +81,7 @@ def present(endpoint: str, pong: Pong, document: Mapping[str, Any]) -> dict[str,
         "epoch": f"{pong.epoch:016x}",
         "package": pong.package,
         "uptime_ms": pong.uptime_ms,
+        "last_life": None,
         "pages": keys if isinstance(keys, dict) else document.get("pages"),
         "free_bytes": document.get("free_bytes"),
         "pool_bytes": document.get("pool_bytes"),
@@ -80,6 +92,12 @@ def present(endpoint: str, pong: Pong, document: Mapping[str, Any]) -> dict[str,
 
 def _absent(silent: Wrong) -> dict[str, Any]:
     return silent._asdict() | {"reachable": False, "state": silent.code}
+
+
+def _life(life: Any) -> str:
+    """`died 12.0s ago`: without a goodbye, and the one that is here now is another."""
+    words = {"dead": "died", "replaced": "died", "bye": "left", "silence": "was silent"}
+    return f"{words.get(life['reason'], life['reason'])} {ago(life['ago_ms'])}" if life else "-"
 
 
 def _pages(pages: Any) -> str:
@@ -109,6 +127,7 @@ COLUMNS = (
     Column("", "code"),
     Column("", "text"),
     Column("UPTIME", "uptime_ms", span),
+    Column("LAST LIFE", "last_life", _life),
     Column("PAGES", "pages", _pages),
     Column("FREE", "free_bytes", size),
     Column("POOL", "pool_bytes", size),

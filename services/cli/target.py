@@ -19,12 +19,13 @@ class UsageError(Exception):
 
 
 class Target(NamedTuple):
-    """Request endpoints, and how many seconds a look at all of them may take."""
+    """Request endpoints (of routers: control endpoints), and how many seconds a look at all of them may take."""
 
     metaservers: tuple[str, ...]
     tiers: tuple[str, ...]
     timeout_s: float
     ring: Keyring | None = None
+    routers: tuple[str, ...] = ()
 
     def factory(self) -> SocketFactory:
         """For this command's sockets."""
@@ -42,6 +43,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="TIME", help="how long it may take, such as 500ms (default: 2s)")
     add_key(parser)
     parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
+
+
+def add_routers(parser: argparse.ArgumentParser) -> None:
+    """For a command that looks at routers as well."""
+    parser.add_argument(
+        "--router", action="append", metavar="URL", dest="routers", help="a router's control endpoint, to look at it too"
+    )
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +72,12 @@ def choose(args: argparse.Namespace) -> Target:
     if timeout_s <= 0:
         raise UsageError("--timeout must be above 0")
     metaservers, tiers = tuple(args.metaserver or ()), tuple(args.tier or ())
+    routers = tuple(getattr(args, "routers", None) or ())
     if not metaservers and not tiers:
-        metaservers, tiers = config.metaserver, config.tier
+        metaservers, tiers, routers = config.metaserver, config.tier, routers or config.router
         if not metaservers and not tiers:
             metaservers = (DEFAULT_METASERVER,)
-    return Target(checked(metaservers, ring), checked(tiers, ring), timeout_s, ring)
+    return Target(checked(metaservers, ring), checked(tiers, ring), timeout_s, ring, checked(routers, ring))
 
 
 def chosen(args: argparse.Namespace, endpoint: str) -> Target:
@@ -76,6 +85,16 @@ def chosen(args: argparse.Namespace, endpoint: str) -> Target:
     return choose(
         argparse.Namespace(**vars(args) | {"metaserver": None, "tier": [endpoint], "config": getattr(args, "config", None)})
     )
+
+
+def at_router(args: argparse.Namespace) -> Target:
+    """For a command at one router: `--router`, else the only one of the configuration, as `tiers`. Raises `UsageError`."""
+    if args.router:
+        return chosen(args, args.router)
+    known = choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": None, "config": None})).routers
+    if len(known) != 1:
+        raise UsageError(f"say --router URL: {'several routers are' if known else 'no router is'} in the configuration")
+    return chosen(args, known[0])
 
 
 def checked(endpoints: tuple[str, ...], ring: Keyring | None) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -62,6 +62,14 @@ class Evidence:
     reaches_ms: Mapping[str, int] = field(default_factory=dict)
     others: Sequence[Other] = ()
     absent: Sequence[Absent] = ()
+
+    def before(self, saver: str) -> Evidence:
+        """As it was before `saver` (an engine and its request) was granted the page itself; unchanged if somebody had it then."""
+        own = (Step.GRANTED, saver)
+        first = next((n for n, one in enumerate(self.moments) if (one.step, one.who) == own), None)
+        if first is None or (first and self.moments[first - 1].step not in (*_ENDS, Step.FETCH_FAILED)):
+            return self
+        return replace(self, copies=(), moments=self.moments[:first])
 
 
 _ENDS = {

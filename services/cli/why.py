@@ -68,7 +68,11 @@ async def _explained(cluster: Cluster, row: dict[str, Any], known: dict[bytes, N
     if not row["key"]:
         return Verdict(Cause.THERE, "everything that was asked for was found")
     key = bytes.fromhex(row["key"])
-    found = verdict(await evidence(cluster, key, await same_content(cluster, key, known)))
+    now = await evidence(cluster, key, await same_content(cluster, key, known))
+    then = now.before(f"{row['engine']} {row['request']}")
+    found = verdict(then)
+    if then is not now and row["reason"] != "waiting" and (since := verdict(now)).cause is Cause.THERE:
+        found = found._replace(text=f"{found.text}; then this request saved it itself: {since.text}")
     if row["missing"] == "tail":
         found = Verdict(found.cause, f"only the tail, the rows after the last full block: {found.text}")
     if found.cause is Cause.THERE and row["reason"] != "waiting":

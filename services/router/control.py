@@ -81,7 +81,7 @@ class ControlSocket:
     def _asked(self, request: Request) -> None:
         if isinstance(request.message, Facts):
             told = machine.facts(self.secret_files, ("aiohttp", "falcon", "uvicorn"))
-            told |= {"options": self.options(), "endpoints": {"control": self.endpoint}}
+            told |= {"options": self.options(), "endpoints": {"control": self.endpoint}, "engines": self._engines.view()}
             request.reply(operate.Document("router", self._node, self._epoch, json.dumps(told)))
             return
         uptime_ms = int((clock.now() - self._started_at) * 1e3)

@@ -16,7 +16,7 @@ from pegaflow.services.router.steps import EngineFacts, Role, Verdict
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """One engine; its name is its base URL. `healthy` is None until it was checked for the first time.
+    """One engine; its name is its base URL. `healthy` is None until it was checked for the first time; `why`: why it is not.
 
     `slow_checks`: health checks in a row without an answer in time. `removed`: only its open requests keep it.
     """
@@ -25,6 +25,7 @@ class Engine:
     role: Role
     breaker: Breaker
     healthy: bool | None = None
+    why: str = ""
     load: int = 0
     turn: int = 0
     slow_checks: int = 0
@@ -117,6 +118,7 @@ class Engines:
                 "requests": engine.load,
                 "leaving": engine.removed,
                 "models": [model.get("id") for model in engine.models],
+                "why": engine.why,
             }
             for engine in [*self._engines.values(), *self._leaving]
         ]
@@ -161,19 +163,19 @@ class Engines:
             self._leaving.remove(engine)
         engine.breaker.record(verdict, self._now())
         if verdict is Verdict.DEAD:
-            self.mark(engine, healthy=False)
+            self.mark(engine, healthy=False, why="a request found nobody there")
 
     def breaker(self, engine: Engine) -> BreakerState:
         return engine.breaker.state(self._now())
 
-    def mark(self, engine: Engine, *, healthy: bool) -> None:
-        """What a check, or a failed connection, showed."""
+    def mark(self, engine: Engine, *, healthy: bool, why: str = "") -> None:
+        """What a check, or a failed connection, showed; `why` it is not healthy."""
         if not healthy:
             # What comes back may be another version: look again how it takes ids.
             engine.chat_ids = None
             engine.models = []
             engine.breaker.reset()
-        engine.healthy = healthy
+        engine.healthy, engine.why = healthy, why
 
     def models(self) -> list[Json]:
         """The models of all healthy engines, each id once."""

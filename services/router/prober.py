@@ -81,14 +81,17 @@ class Prober:
             engine.slow_checks = 0
         except TimeoutError:
             engine.slow_checks += 1
-            healthy, why = bool(was) and engine.slow_checks < SLOW_CHECKS, "no answer in time"
+            healthy = bool(was) and engine.slow_checks < SLOW_CHECKS
+            why = "no answer in time: it is stopped, hangs or is overloaded"
+        except ConnectionRefusedError:
+            healthy, why = False, "nobody listens there: its process is not running, or has not started yet"
         except OSError as error:
             healthy, why = False, str(error)
         if healthy and (not was or not engine.models):
             engine.models = await self._models(engine)
         if engine.removed:
             return
-        self._engines.mark(engine, healthy=healthy)
+        self._engines.mark(engine, healthy=healthy, why="" if healthy else why)
         self._metrics.engine(engine, self._engines.breaker(engine))
         self._tell()
         if healthy is not was:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import ssl
 from collections.abc import Mapping
@@ -222,7 +223,8 @@ class Upstream:
         except TimeoutError:
             raise  # some of aiohttp's are client errors as well
         except aiohttp.ClientError as error:
-            raise OSError(f"{url}: {error}") from None
+            refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
+            raise (ConnectionRefusedError if refused else OSError)(f"{url}: {error}") from None
 
     def end(self, response: aiohttp.ClientResponse, *, ending: bool) -> None:
         """A request is over. `ending`: all was said, and the end of its body is on its way."""

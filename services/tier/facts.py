@@ -59,6 +59,7 @@ def engines(sessions: Sessions) -> list[dict[str, Any]]:
             "factors": dict(session.factors),
             "versions": dict(session.versions),
             "complete": session.complete,
+            "stale": session.stale,
         }
         for session in sessions.by_number.values()
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +17,7 @@ from deployment.ports import from_system
 from deployment.readiness import wait_all
 from deployment.reference import References, collect
 from deployment.supervision import SERVICES, Supervision
+from environment.checkout import CONFIGS
 
 from . import parity
 from .parity import Places, Reply
@@ -36,7 +39,9 @@ class Deployment(NamedTuple):
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    plan = planning.make(tmp_path_factory.mktemp("run"), from_system())
+    run = tmp_path_factory.mktemp("run")
+    config = Path(shutil.copy(CONFIGS / "pegaflow.toml", run))  # a test may change it
+    plan = planning.make(run, from_system(), config=config)
     supervision = Supervision(plan)
     try:
         supervision.start([*SERVICES, "reference"])

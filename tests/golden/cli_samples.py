@@ -40,6 +40,9 @@ DOCUMENT = {"state": "ready", "pages": {"sealed": 12}, "free_bytes": 1 << 29, "p
 COUNTS = {"lookups": 1, "lookup_us": 1500, "asked_pages": 10, "hit_pages": 9, "hit_remote": 2, "hit_disk": 1}
 BEFORE, AFTER = top.Sample({}, 7, 1.0, 0.1), top.Sample(DOCUMENT | {"counts": COUNTS | {"sealed_bytes": 4096}}, 7, 3.0, 0.25)
 PEER = Peer("tier", "a", "tcp://h:1", 7, "up", "tcp://h:3")
+STATUS = status.present("tcp://h:1", Pong("tier", "a", 7, "0.1.0", 1234), DOCUMENT) | {
+    "last_life": {"reason": "replaced", "ago_ms": 4000}
+}
 CHECKED = Listing(check.COLUMNS, [check.row(Measure("tier", "a", None, State.CRITICAL, "deadline: late"), "ms", 100.0, 1000.0)])
 
 SESSION = {
@@ -66,7 +69,7 @@ BLOCKS = [Block(0, 0, 16, False, K[0]), Block(1, 16, 20, True, K[2])]
 SHORT = catalogue.Short(7, 50, "aa" * 16, 3, 1, False)
 
 LISTINGS: dict[str, Listing] = {
-    "status": Listing(status.COLUMNS, [status.present("tcp://h:1", Pong("tier", "a", 7, "0.1.0", 1234), DOCUMENT)], [WRONG]),
+    "status": Listing(status.COLUMNS, [STATUS], [WRONG]),
     "page show": page.shown(K[0], COPIES[:1], PAST),
     "page find": page.located({F: BLOCKS}, {K[0]: COPIES[:1], K[2]: []}, NAMESPACES),
     "why": Listing(
@@ -94,6 +97,7 @@ LISTINGS: dict[str, Listing] = {
                 "requests": 3,
                 "leaving": False,
                 "models": ["m"],
+                "why": "",
             }
         ],
     ),

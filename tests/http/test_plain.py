@@ -117,10 +117,11 @@ def test_a_late_health_check_must_repeat_itself() -> None:
                 await prober.check(engine)
                 seen.append(engine.healthy)
             assert seen == [True] * (SLOW_CHECKS - 1) + [False]
+            assert "no answer in time" in next(row["why"] for row in parts.engines.view() if row["url"] == decode.url)
             decode.health_hangs = False
             while not engine.healthy:
                 await prober.check(engine)
-            assert engine.slow_checks == 0
+            assert (engine.slow_checks, engine.why) == (0, "")
 
     asyncio.run(main())
 

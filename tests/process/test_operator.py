@@ -1,10 +1,10 @@
 """A new operator with nothing but the tool and docs: real processes are killed, stopped and misled, each is found by the command
-that the documents name. Why a prompt missed, whose seed differs: test_cli_pages.py, test_every_command.py.
+that the documents name. Why a prompt missed, whose seed differs: test_cli_pages.py, test_every_command.py. All of it on a real
+deployment: tests/e2e/test_operator_deployment.py.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -12,50 +12,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from cluster import FACTORS, PAGE_BYTES, Cluster, Engine, dump, make_keys, until
+from operators import NOBODY, STOPPED, Operator, stopped
 
 pytestmark = pytest.mark.timeout(120)
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 OTHER = b"o" * 16
-NOBODY = "nobody listens there: the process is not running"
-STOPPED = "somebody listens there and says nothing: the process is stopped, or hangs"
-
-
-class Answer(NamedTuple):
-    """What the tool said: exit code, rows and what is wrong of its JSON, and stderr."""
-
-    code: int
-    rows: list[dict[str, Any]]
-    wrong: list[dict[str, Any]]
-    talk: str
-
-    def about(self, node: str) -> str:
-        """What is wrong with a node, in words."""
-        return "; ".join(str(one["text"]) for one in self.wrong if one["node"] == node)
-
-
-class Operator:
-    """Types a command. Only those that the failure table names."""
-
-    def __init__(self, metaserver: str) -> None:
-        self._environment = {**os.environ, "PEGAFLOW_CLI_METASERVER": metaserver}
-        self._known = (DOCS / "troubleshooting.md").read_text()
-
-    def __call__(self, line: str) -> Answer:
-        words = line.split()
-        name = " ".join(words[:2]) if words[0] in ("node", "page", "check", "catalogue") else words[0]
-        assert f"pegaflow {name}" in self._known, f"who should know of {name}?"
-        tool = Path(sys.executable).with_name("pegaflow")
-        ended = subprocess.run([tool, *words, "-o", "json"], env=self._environment, capture_output=True, text=True)
-        assert ended.returncode in (0, 1) and "Traceback" not in ended.stderr, ended.stderr
-        told = json.loads(ended.stdout)
-        return Answer(ended.returncode, told["rows"], told["wrong"], ended.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +35,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def ask(cluster: Cluster) -> Operator:
-    return Operator(cluster.metaserver_endpoint)
-
-
-@contextmanager
-def stopped(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process, signal.SIGCONT)
+    return Operator({"PEGAFLOW_CLI_METASERVER": cluster.metaserver_endpoint})
 
 
 def well(cluster: Cluster, ask: Operator) -> None:

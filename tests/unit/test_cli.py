@@ -20,7 +20,7 @@ from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.summary import as_object, summary
 from pegaflow.services.cli.table import size, span, table
 from pegaflow.services.cli.tap import Tapped
-from pegaflow.services.cli.target import UsageError, choose
+from pegaflow.services.cli.target import UsageError, at_router, choose
 from wire_samples import MESSAGES
 
 
@@ -114,19 +114,47 @@ def args(**given: Any) -> argparse.Namespace:
 
 def test_where_to_look(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PEGAFLOW_CONFIG", raising=False)
-    monkeypatch.delenv("PEGAFLOW_CLI_METASERVER", raising=False)
-    assert choose(args()) == ((DEFAULT_METASERVER,), (), 2.0, None)
-    assert choose(args(tier=["tcp://t:1"])) == ((), ("tcp://t:1",), 2.0, None)
+    for name in ("METASERVER", "ROUTER"):
+        monkeypatch.delenv(f"PEGAFLOW_CLI_{name}", raising=False)
+    assert choose(args()) == ((DEFAULT_METASERVER,), (), 2.0, None, ())
+    assert choose(args(tier=["tcp://t:1"])) == ((), ("tcp://t:1",), 2.0, None, ())
     file = tmp_path / "c.toml"
     file.write_text('[cli]\nmetaserver = ["tcp://f:1"]\ntimeout = "1s"\n')
-    assert choose(args(config=str(file))) == (("tcp://f:1",), (), 1.0, None)
+    assert choose(args(config=str(file))) == (("tcp://f:1",), (), 1.0, None, ())
     monkeypatch.setenv("PEGAFLOW_CLI_METASERVER", "tcp://e:1,tcp://e:2")
-    assert choose(args(config=str(file), timeout="500ms")) == (("tcp://e:1", "tcp://e:2"), (), 0.5, None)
+    assert choose(args(config=str(file), timeout="500ms")) == (("tcp://e:1", "tcp://e:2"), (), 0.5, None, ())
+    monkeypatch.setenv("PEGAFLOW_CLI_ROUTER", "tcp://r:1")
+    assert choose(args()).routers == ("tcp://r:1",)
+    assert choose(args(routers=["tcp://r:2"])).routers == ("tcp://r:2",)
+    assert choose(args(tier=["tcp://t:1"])).routers == (), "what the command line names replaces all others"
+    assert choose(args(tier=["tcp://t:1"], routers=["tcp://r:2"])).routers == ("tcp://r:2",)
     assert check_endpoint(DEFAULT_METASERVER) == DEFAULT_METASERVER
 
 
+def test_which_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that is named, else the only one that is configured."""
+    monkeypatch.delenv("PEGAFLOW_CONFIG", raising=False)
+    monkeypatch.delenv("PEGAFLOW_CLI_ROUTER", raising=False)
+    assert at_router(args(router="tcp://r:1", timeout="2s")).tiers == ("tcp://r:1",)
+    with pytest.raises(UsageError, match="no router is in the configuration"):
+        at_router(args(router=None, timeout="2s"))
+    monkeypatch.setenv("PEGAFLOW_CLI_ROUTER", "tcp://r:2")
+    assert at_router(args(router=None, timeout="2s"))[:2] == ((), ("tcp://r:2",))
+    monkeypatch.setenv("PEGAFLOW_CLI_ROUTER", "tcp://r:2,tcp://r:3")
+    with pytest.raises(UsageError, match="several routers are in the configuration"):
+        at_router(args(router=None, timeout="2s"))
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"metaserver": ["x"]}, {"tier": ["tcp://h"]}, {"timeout": "soon"}, {"timeout": "0s"}, {"config": "/no"}]
+    "wrong",
+    [
+        {"routers": ["x"]},
+        {"metaserver": ["x"]},
+        {"tier": ["tcp://h"]},
+        {"timeout": "soon"},
+        {"timeout": "0s"},
+        {"config": "/no"},
+    ],
 )
 def test_what_cannot_be_looked_at(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

@@ -18,12 +18,13 @@ from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.inspection import NamespaceList, Step
 from pegaflow.services.cli import catalogue, prompt
 from pegaflow.services.cli.catalogue import Short
-from pegaflow.services.cli.departed import Departed, departed, missing
+from pegaflow.services.cli.departed import Departed, departed, last_life, missing
 from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.namespaces import Namespace, differing, merged
 from pegaflow.services.cli.sight import Copy, Moment
 from pegaflow.services.cli.silence import explained
 from pegaflow.services.cli.target import UsageError
+from pegaflow.services.cli.unwell import unwell
 from pegaflow.services.cli.verdict import Absent, Cause, Evidence, Other, verdict
 
 DEAD = Absent("b", "dead", 12_000, 40)
@@ -92,6 +93,23 @@ SAVED = [step(Step.GRANTED, "p r1", ago_ms=9000), step(Step.SEALED, ago_ms=8900)
 def test_what_is_concluded(evidence: Evidence, cause: Cause, text: str) -> None:
     found = verdict(evidence)
     assert found.cause is cause and text in found.text
+
+
+@pytest.mark.parametrize(
+    ("before", "cause"),
+    [
+        ([], Cause.NEVER_SAVED),
+        ([*SAVED, step(Step.EVICTED, "watermark")], Cause.EVICTED),
+        ([step(Step.FETCH_FAILED, "b deadline")], Cause.FETCH_FAILED),
+        (SAVED, Cause.THERE),  # it came too late
+    ],
+)
+def test_what_a_request_has_saved_itself_is_no_reason_why_it_missed(before: list[Moment], cause: Cause) -> None:
+    own = [step(Step.GRANTED, "p r2", ago_ms=900), step(Step.SEALED, ago_ms=800)]
+    now = Evidence([copy("sealed", request="r2")], [*before, *own])
+    assert verdict(now).cause is Cause.THERE
+    assert verdict(now.before("p r2")).cause is cause
+    assert now.before("p r") is now and now.before("q r2") is now
 
 
 def test_every_end_of_a_page_has_a_cause() -> None:
@@ -275,6 +293,44 @@ def test_a_node_is_missed_if_it_fell_silent_not_long_ago_and_is_not_back() -> No
         life("e", "dead"),
     ]
     assert missing({"left": lives}, {"e"}, 60_000) == [Departed("a", "07", "dead", 5000, 3)]
+
+
+def test_how_the_last_life_of_a_node_ended() -> None:
+    one, two = [life("a", "bye", 9000), life("a", "replaced", 5000)], [life("a", "replaced", 4900), life("b", "dead", 10)]
+    told = [{"left": one}, {"left": two}, {"left": None}, {}]
+    assert last_life(told, "a", "08") == {"reason": "replaced", "ago_ms": 4900}
+    assert last_life(told, "b", "07") == {"reason": "silence", "ago_ms": 10}, "the same life came back"
+    assert last_life(told, "c", "07") is None
+
+
+def test_engines_that_are_not_well() -> None:
+    def member(role: str, pid: int, silent_ms: int) -> dict[str, Any]:
+        return {"role": role, "rank": 0, "pid": pid, "silent_ms": silent_ms}
+
+    tier = {
+        "sessions": [
+            {"engine": "well", "stale": False, "complete": True, "members": [member("scheduler", 1, 20)]},
+            {"engine": "p", "stale": True, "members": [member("scheduler", 2, 40), member("rank", 3, 5200)]},
+            {"engine": "d", "stale": False, "complete": False, "members": [member("rank", 4, 5)]},
+        ]
+    }
+    assert unwell("tier", "a", tier) == [
+        Wrong("engine", "p", "", "silent", "attached to a: silent for 5.2s: its process is stopped, or hangs (rank 0: 3)"),
+        Wrong("engine", "d", "", "not_ready", "attached to a: incomplete: it has only rank 0: 4"),
+    ]
+    router = {
+        "engines": [
+            {"role": "prefill", "url": "http://p:1", "healthy": False, "why": "nobody listens there"},
+            {"role": "decode", "url": "http://d:1", "healthy": True, "why": ""},
+            {"role": "decode", "url": "http://d:2", "healthy": None},
+        ]
+    }
+    assert unwell("router", "r", router) == [
+        Wrong("engine", "prefill", "http://p:1", "unhealthy", "router r says: nobody listens there")
+    ]
+    for junk in ({}, {"sessions": 7, "engines": [3]}, {"sessions": [{"stale": True, "members": [{"silent_ms": "x"}, 7]}]}):
+        for service in ("tier", "router", "metaserver"):
+            assert all(isinstance(one.text, str) for one in unwell(service, "x", junk))
 
 
 @pytest.mark.parametrize("left", [None, 7, {}, [7, {}], [life("a", "dead", sealed="x")], [life("a", "dead", ago_ms=None)]])

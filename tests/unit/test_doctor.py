@@ -74,6 +74,7 @@ def setting(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 
 
 ENGINE = ("engines", 0)
+ENGINES = (("prefill", True), ("decode", False), ("engine", None))
 CASES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("hash_seed_differs", setting(*ENGINE, "factors", "none_hash", to="11" * 32), "none_hash: 0000"),
     ("hash_algorithm_differs", setting(*ENGINE, "factors", "hash_algorithm", to="sha256"), "sha256_cbor and sha256"),
@@ -81,6 +82,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
     ("fingerprint_differs", setting(*ENGINE, "factors", "dtype", to="float16"), "dtype: - and float16"),
     ("fingerprint_differs", setting(*ENGINE, "factors", "layout_0", to="bb"), "layout_0: aa and bb"),
     ("fingerprint_differs", setting(*ENGINE, "fingerprint", to="cd" * 16), "all factors equal"),
+    ("engine_silent", setting(*ENGINE, "stale", to=True), "shows no life"),
     ("protocol_versions_differ", setting("versions", "protocol", to="2"), "1 (tier a), 2 (tier b)"),
     ("pegaflow_versions_differ", setting("versions", "pegaflow", to="0.2.0"), "0.1.0"),
     ("vllm_versions_differ", setting(*ENGINE, "versions", "vllm", to="0.33.0"), "0.33.0 (engine e-b on b)"),
@@ -106,6 +108,22 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], None], str]] = [
 def test_one_fault_is_one_finding(code: str, change: Callable[[dict[str, Any]], None], what: str) -> None:
     (found,) = findings(change)
     assert found.code == code and what in found.what and found.todo and found.where
+
+
+def test_the_odd_one_of_three_is_named() -> None:
+    """Wherever it stands: which engine has another seed is the question."""
+    for odd in range(3):
+        told = [tier(node) for node in "abc"]
+        told[odd]["engines"][0]["factors"]["none_hash"] = "11" * 32
+        (found,) = diagnose([Patient("tier", node, one) for node, one in zip("abc", told, strict=True)])
+        assert (found.code, found.where) == ("hash_seed_differs", f"engine e-{'abc'[odd]} on {'abc'[odd]}")
+        assert found.what == f"none_hash: {'11' * 12}…, but {'00' * 12}… on 2 others"
+
+
+def test_engines_that_a_router_finds_unhealthy() -> None:
+    rows = [{"role": role, "url": f"http://{role}", "healthy": lives, "why": "no answer in time"} for role, lives in ENGINES]
+    (found,) = diagnose([*healthy(), Patient("router", "r", {"engines": rows})])
+    assert (found.code, found.where, found.what) == ("engine_unhealthy", "router r → decode http://decode", "no answer in time")
 
 
 def test_a_weak_hash_is_said_of_each_engine() -> None:

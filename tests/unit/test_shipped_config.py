@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pegaflow.common.config import resolve
+from pegaflow.services.cli.config import CliConfig
 from pegaflow.services.metaserver.config import MetaserverConfig
 from pegaflow.services.router.config import RouterConfig
 from pegaflow.services.tier.config import TierConfig
@@ -20,7 +21,13 @@ ALONE = {"router": {"prefill": ["http://a:1"], "decode": ["http://b:1"]}, "watch
 """What a service cannot start without."""
 NO_FIXED_DEFAULT = {"runtime_dir", "pd_max_model_len", *ALONE["router"], *ALONE["watch"]}
 
-SERVICES = [("tier", TierConfig), ("metaserver", MetaserverConfig), ("router", RouterConfig), ("watch", WatchConfig)]
+SERVICES = [
+    ("tier", TierConfig),
+    ("metaserver", MetaserverConfig),
+    ("router", RouterConfig),
+    ("watch", WatchConfig),
+    ("cli", CliConfig),
+]
 
 
 def switched_on() -> dict[str, dict[str, Any]]:

@@ -32,9 +32,9 @@ class Collected(NamedTuple):
     notes: list[str]
 
 
-async def collect(cluster: Cluster, routers: Sequence[str], disk: bool) -> Collected:
+async def collect(cluster: Cluster, disk: bool) -> Collected:
     """Facts of everybody at once, then what each can connect to, then, if asked, how fast disks are."""
-    peers = [*cluster.metaservers, *cluster.tiers, *(Peer("router", "?", url) for url in routers)]
+    peers = [*cluster.metaservers, *cluster.tiers, *cluster.routers]
     budget_s = cluster.left_s / 2
     told = await asyncio.gather(*(_facts(cluster, peer, budget_s) for peer in peers))
     notes: list[str] = []

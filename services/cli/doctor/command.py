@@ -16,7 +16,7 @@ from pegaflow.services.cli.doctor.collect import collect
 from pegaflow.services.cli.doctor.diagnosis import diagnose
 from pegaflow.services.cli.doctor.finding import Finding, Severity
 from pegaflow.services.cli.listing import Listing
-from pegaflow.services.cli.target import checked, choose
+from pegaflow.services.cli.target import add_routers
 
 NAME = "doctor"
 HELP = "what is wrong, and what to do"
@@ -25,19 +25,18 @@ HELP = "what is wrong, and what to do"
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cluster.add_options(parser)
-    parser.add_argument("--router", action="append", metavar="URL", help="a router's control endpoint, to look at it too")
+    add_routers(parser)
     parser.add_argument("--disk", action="store_true", help="measure the tiers' disks, which takes some seconds")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0: nothing found. 1: findings, or somebody did not answer."""
-    routers = checked(tuple(args.router or ()), choose(args).ring)
     count = 0
 
     async def look(at: Cluster) -> Listing:
         nonlocal count
-        collected = await collect(at, routers, args.disk)
+        collected = await collect(at, args.disk)
         found = diagnose(collected.patients, collected.absent, collected.lost)
         count = len(found)
         notes = [*collected.notes, f"{len(collected.patients)} services looked at, {count} findings"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pegaflow.services.cli.departed import Departed
-from pegaflow.services.cli.doctor import naming, surroundings, versions
+from pegaflow.services.cli.doctor import attached, naming, surroundings, versions
 from pegaflow.services.cli.doctor.finding import Finding, Severity
 from pegaflow.services.cli.doctor.patient import Absent, Patient, engines
 
 _OF_EACH = (
+    attached.judge,
     surroundings.limits,
     surroundings.permissions,
     surroundings.curve,
@@ -21,10 +22,10 @@ _OF_EACH = (
 
 def diagnose(patients: Sequence[Patient], absent: Sequence[Absent] = (), lost: Sequence[Departed] = ()) -> list[Finding]:
     """Errors first, in an order that is the same for the same facts."""
-    attached = engines(patients)
+    known = engines(patients)
     found = [finding for one in absent for finding in surroundings.absence(one)]
     found += [surroundings.loss(one) for one in lost]
-    found += [*naming.judge(attached), *versions.judge(patients, attached), *surroundings.clocks(patients)]
+    found += [*naming.judge(known), *versions.judge(patients, known), *surroundings.clocks(patients)]
     for patient in patients:
         for judge in _OF_EACH:
             found += judge(patient)

@@ -59,7 +59,12 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def transfer(cluster: Cluster, node: str, mode: str = "read_write", **options: Any) -> dict[str, Any]:
     """vLLM's `kv_transfer_config` for an engine at this tier."""
-    extra = {"pegaflow.runtime_dir": str(cluster.runtime(node)), "pegaflow.mode": mode}
+    return transfer_in(cluster.runtime(node), mode, **options)
+
+
+def transfer_in(runtime: Path, mode: str = "read_write", **options: Any) -> dict[str, Any]:
+    """The same, for the tier whose runtime directory that is."""
+    extra = {"pegaflow.runtime_dir": str(runtime), "pegaflow.mode": mode}
     extra |= {f"pegaflow.{name}": value for name, value in options.items()}
     return {
         "kv_connector": "PegaKVConnector",
