@@ -44,7 +44,7 @@ def test_every_variable_is_given() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_a_wrong_config_is_not_tried_for_ever(name: str) -> None:
     options = program(name)
-    assert (options["autorestart"], options["exitcodes"]) == ("unexpected", "0,78")
+    assert options["autorestart"] == "unexpected" and options["exitcodes"].split(",")[-1] == "78"
 
 
 def test_services_accept_their_command_lines() -> None:
