@@ -154,7 +154,8 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
     """Who it is, by the tier's word and the router's. And supervisord with its watch starts both again, each once."""
     supervision, ports = deployment.supervision, deployment.plan.ports
     pids = {name: supervision.process(name).pid for name in ("vllm-p", "vllm-d")}
-    core = next(row for row in ask("sessions").rows if row["engine"] == "vllm-d")["members"][0]["pid"]
+    members = {(row["engine"], one["role"]): one["pid"] for row in ask("sessions").rows for one in row["members"]}
+    core, worker = members["vllm-d", "scheduler"], members["vllm-p", "rank"]
     with stopped(core):  # its API server answers: only the tier can know
         wait_until("it is missed", lambda: ask("sessions").code == 1, 15)
         for command in ("sessions", "status"):
@@ -170,13 +171,17 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
         wait_until("the watch listens", lambda: Server(ports.watch_health).status("/health")[0] == 200, PATIENCE_S)
         wait_until("it has seen both", lambda: all(looks(name, "alive") > 0 for name in pids), PATIENCE_S)
         os.killpg(pids["vllm-d"], signal.SIGSTOP)
-        os.killpg(pids["vllm-p"], signal.SIGKILL)
-        wait_until("the router has noticed", lambda: "not running" in ask("status").about("prefill"), 15)
-        wait_until("the watch kills what stands still", lambda: supervision.process("vllm-d").pid != pids["vllm-d"], PATIENCE_S)
+        os.kill(worker, signal.SIGKILL)  # as the kernel does where memory is short; the rest of the engine ends by itself, with 0
+        wait_until("the router has noticed", lambda: ask("status").about("prefill") != "", PATIENCE_S)
+        wait_until("its tier, too", lambda: "vllm-p" not in {row["engine"] for row in ask("sessions").rows}, PATIENCE_S)
+        wait_until(
+            "both are others", lambda: all(supervision.process(name).pid not in (0, pid) for name, pid in pids.items()), 90
+        )
         wait_all(supervision, SERVICES, ports)
         seen = looks("vllm-d", "alive")
         wait_until("the watch has seen it again", lambda: looks("vllm-d", "alive") > seen, PATIENCE_S)
     finally:
         supervision.stop_one(WATCH)
     told = [json.loads(line) for line in supervision.log(WATCH).read_text().splitlines()]
-    assert [line["program"] for line in told if line["event"].startswith("restart")] == ["vllm-d"], "a start takes its time"
+    restarts = [line["program"] for line in told if line["event"].startswith("restart")]
+    assert "vllm-d" in restarts and len(restarts) == len(set(restarts)), "a start takes its time, which is no reason for another"
