@@ -297,7 +297,7 @@ def test_a_node_is_missed_if_it_fell_silent_not_long_ago_and_is_not_back() -> No
 
 def test_how_the_last_life_of_a_node_ended() -> None:
     one, two = [life("a", "bye", 9000), life("a", "replaced", 5000)], [life("a", "replaced", 4900), life("b", "dead", 10)]
-    told = [{"left": one}, {"left": two}, {"left": None}, {}]
+    told: list[dict[str, Any]] = [{"left": one}, {"left": two}, {"left": None}, {}]
     assert last_life(told, "a", "08") == {"reason": "replaced", "ago_ms": 4900}
     assert last_life(told, "b", "07") == {"reason": "silence", "ago_ms": 10}, "the same life came back"
     assert last_life(told, "c", "07") is None
