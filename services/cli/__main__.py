@@ -54,7 +54,8 @@ QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
 
 _EPILOG = """\
 Exit codes: 0 well, 1 something is not (it says what), 2 wrong usage. Data is on stdout, talk on stderr.
-Looks at the metaserver on this machine unless --metaserver or --tier says otherwise, or [cli] in $PEGAFLOW_CONFIG.
+Looks at the metaserver on this machine unless --metaserver or --tier says otherwise, or PEGAFLOW_CLI_METASERVER, or [cli] in
+$PEGAFLOW_CONFIG; routers are found by --router, PEGAFLOW_CLI_ROUTER, or [cli]. What to type when: docs/troubleshooting.md.
 docs/cli.md has every command with its columns; `pegaflow COMMAND --help` its options."""
 
 

@@ -18,7 +18,7 @@ from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import Target, add_key, at_router
 
 NAME = "engine"
-HELP = "engines of a router: add, remove, list"
+HELP = "engines of a router: which are healthy (list), add, remove"
 ROLES = ("prefill", "decode", "engine")
 
 

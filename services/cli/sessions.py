@@ -16,7 +16,7 @@ from pegaflow.services.cli.table import size, span
 from pegaflow.services.cli.unwell import members, process, state, unwell
 
 NAME = "sessions"
-HELP = "engines that are attached, their processes and fingerprints"
+HELP = "engines that are attached: processes, who is silent, whose settings differ, what fills the pools"
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +40,7 @@ def present(sessions: list[tuple[str, list[Mapping[str, Any]]]], known: Mapping[
     rows = [_row(node, one, known) for node, mine in sessions for one in mine]
     wrong = [one for node, mine in sessions for one in unwell("tier", node, {"sessions": mine})]
     attached = [one for name, one in known.items() if any(row["fingerprint"] == name.hex() for row in rows)]
-    notes = []
+    notes = [] if rows else ["no engine is attached"]
     for other in attached[1:]:
         factors = differing(attached[0].factors, other.factors) or "factors unknown"
         notes.append(f"fingerprints {attached[0].label} and {other.label} differ: {factors}")

@@ -22,7 +22,7 @@ from pegaflow.services.cli.target import add_routers
 from pegaflow.services.cli.unwell import unwell
 
 NAME = "status"
-HELP = "who is there and how they are"
+HELP = "who is there, who was killed or is stopped, which engines are unwell"
 ASKING = 0.7
 """The share of the time for asking them; the rest is for looking why somebody does not answer."""
 

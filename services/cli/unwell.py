@@ -38,7 +38,7 @@ def _attached(node: str, session: Mapping[str, Any]) -> Iterator[Wrong]:
         times = {process(one): one["silent_ms"] for one in members(session) if isinstance(one.get("silent_ms"), int)}
         last = max(times.values(), default=0)
         still = ", ".join(name for name, time in times.items() if 2 * time >= last)
-        text = f"attached to {node}: silent for {span(last)}: its process is stopped, or hangs ({still or 'unknown'})"
+        text = f"attached to {node}: silent for {span(last)}: its process is stopped, hangs or gets no CPU ({still or 'unknown'})"
         yield Wrong("engine", engine, "", "silent", text)
     elif how == "incomplete":
         there = ", ".join(map(process, members(session)))

@@ -161,7 +161,7 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
         for command in ("sessions", "status"):
             answer = ask(command)
             assert answer.code == 1 and [one["node"] for one in answer.wrong] == ["vllm-d"], answer.talk
-            assert "stopped, or hangs" in answer.about("vllm-d") and str(core) in answer.about("vllm-d")
+            assert "is stopped, hangs" in answer.about("vllm-d") and str(core) in answer.about("vllm-d")
 
     def looks(program: str, result: str) -> float:
         return metrics.take(Server(ports.watch_health)).total("pegaflow_watch_checks_total", program=program, result=result)

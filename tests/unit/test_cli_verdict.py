@@ -315,7 +315,7 @@ def test_engines_that_are_not_well() -> None:
         ]
     }
     assert unwell("tier", "a", tier) == [
-        Wrong("engine", "p", "", "silent", "attached to a: silent for 5.2s: its process is stopped, or hangs (rank 0: 3)"),
+        Wrong("engine", "p", "", "silent", "attached to a: silent for 5.2s: its process is stopped, hangs or gets no CPU (rank 0: 3)"),
         Wrong("engine", "d", "", "not_ready", "attached to a: incomplete: it has only rank 0: 4"),
     ]
     router = {

@@ -19,7 +19,7 @@ from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import add_routers
 
 NAME = "doctor"
-HELP = "what is wrong, and what to do"
+HELP = "what is wrong, and what to do: hash seeds, versions, limits, reachability, who is silent"
 
 
 def add_parser(commands: Any) -> None:
