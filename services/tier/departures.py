@@ -81,8 +81,9 @@ class Departures:
     def tick(self, now: float) -> None:
         self._end_some()
         for session in self._sessions.by_number.values():
-            if not session.stale and not self._sessions.believed(session, now):
-                session.stale = True
+            # Also while it is stale: those of its processes that live may go on promising.
+            if not self._sessions.believed(session, now) and not (session.stale and session.doubted == session.events):
+                session.stale, session.doubted = True, session.events
                 self._doubted[session] = None
         for session in list(self._doubted):
             if not session.stale or self._saves.distrust(session, SLOTS):

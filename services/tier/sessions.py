@@ -51,7 +51,8 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One engine. `layouts` and `page_bytes` are per shard, as the scheduler half said; `events` is the head of its topic."""
+    """One engine. `layouts` and `page_bytes` are per shard, as the scheduler half said; `events` is the head of its topic;
+    `doubted`: what that was when its promises were last taken back."""
 
     number: int
     engine: str
@@ -68,6 +69,7 @@ class Session:
     members: dict[int, Member] = field(default_factory=dict)
     events: int = 0
     stale: bool = False
+    doubted: int = -1
 
     @property
     def scheduler(self) -> Member | None:

@@ -298,7 +298,7 @@ class TierState:
         if message.epoch != self.place.epoch:
             return
         member.alive_at = now
-        session.stale = False
+        session.stale = session.stale and not self.sessions.believed(session, now)
         listed = set(message.grants)
         unlisted = {
             number

@@ -157,10 +157,10 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
     members = {(row["engine"], one["role"]): one["pid"] for row in ask("sessions").rows for one in row["members"]}
     core, worker = members["vllm-d", "scheduler"], members["vllm-p", "rank"]
     with stopped(core):  # its API server answers: only the tier can know
-        wait_until("it is missed", lambda: ask("sessions").code == 1, 15)
+        wait_until("it is missed", lambda: ask("sessions").about("vllm-d") != "", 30)
         for command in ("sessions", "status"):
             answer = ask(command)
-            assert answer.code == 1 and [one["node"] for one in answer.wrong] == ["vllm-d"], answer.talk
+            assert answer.code == 1, answer.talk
             assert "is stopped, hangs" in answer.about("vllm-d") and str(core) in answer.about("vllm-d")
 
     def looks(program: str, result: str) -> float:

@@ -154,6 +154,30 @@ def test_a_silent_session_loses_its_promises_but_not_its_slots_and_may_still_win
     assert script.lookup([1]).full == 1, "the sealed page is still there when the duplicate has gone"
 
 
+@pytest.mark.parametrize(("still", "lives"), [("scheduler", "rank"), ("rank", "scheduler")])
+def test_one_process_that_lives_does_not_speak_for_another_that_stands_still(still: str, lives: str) -> None:
+    """It is silent all the time, not from each tick to the next sign of life; what it promises meanwhile does not count either."""
+    script = Script().engine()
+
+    def silent() -> bool:
+        (session,) = script.tier.dump()["sessions"]
+        return bool(session["stale"])
+
+    script.now += 1.6
+    for number in (1, 2):
+        script.publish(("p", lives, 0), Alive(EPOCH, 0, 0))
+        script.feed(events.Tick())
+        assert silent()
+        script.publish(("p", lives, 0), Alive(EPOCH, 0, 0))
+        assert silent()
+        if lives == "scheduler":
+            script.intent([number])
+            assert deltas(script.feed(events.Tick())) == [(key(number), GONE)]
+        script.now += 0.4
+    script.publish(("p", still, 0), Alive(EPOCH, 0, 0))
+    assert not silent()
+
+
 def test_a_grant_that_a_rank_never_saw_is_ended_by_its_alive() -> None:
     script = Script().engine()
     grant = script.intent([1])
