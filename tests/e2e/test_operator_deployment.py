@@ -53,11 +53,11 @@ def well(ask: Operator) -> bool:
     """Everybody answers, both engines are attached, and the router finds its engines healthy."""
     status, sessions = ask("status"), ask("sessions")
     services = sorted((row["service"], row["reachable"]) for row in status.rows)
-    attached = sorted((row["engine"], row["state"]) for row in sessions.rows)
+    attached = sorted((row["node"], row["state"]) for row in sessions.rows)
     return (
         status.code == sessions.code == 0
         and services == [(name, True) for name in ("metaserver", "router", "tier", "tier")]
-        and attached == [("vllm-d", "attached"), ("vllm-p", "attached")]
+        and attached == [("a", "attached"), ("b", "attached")]
     )
 
 
@@ -75,8 +75,14 @@ def complete(deployment: Deployment, ids: list[int]) -> Json:
     return deployment.router.post(case.path, case.body)
 
 
-def causes(answer: Answer) -> dict[str, str]:
-    return {row["engine"]: row["cause"] for row in answer.rows}
+def causes(answer: Answer) -> dict[str | None, str]:
+    """By whose tier was asked; None: all of them, by a prompt's tokens."""
+    return {row["node"]: row["cause"] for row in answer.rows}
+
+
+def engines(ask: Operator) -> dict[str, str]:
+    """Their names by node; vLLM draws them. P is on a, D on b."""
+    return {row["node"]: row["engine"] for row in ask("sessions").rows}
 
 
 def test_services_killed_and_stopped(deployment: Deployment, ask: Operator) -> None:
@@ -105,9 +111,8 @@ def test_why_a_prompt_missed(deployment: Deployment, ask: Operator, tmp_path: Pa
     ids, file = prompt(deployment, "orchard", tmp_path)
     request = complete(deployment, ids)["id"]
     answer = ask(f"why {request}")
-    assert causes(answer) == {"vllm-p": "never_saved", "vllm-d": "there"}
-    (told,) = (row["because"] for row in answer.rows if row["engine"] == "vllm-p")
-    assert "then this request saved it itself" in told
+    assert causes(answer) == {"a": "never_saved", "b": "there"}
+    assert "then this request saved it itself" in answer.row("a")["because"]
     wait_until("all of it is saved", lambda: set(causes(ask(f"why --tokens {file}")).values()) == {"there"}, 15)
     config, tiers = deployment.plan.config, [deployment.supervision.process(name).pid for name in ("tier-a", "tier-b")]
     before = config.read_text()
@@ -130,6 +135,8 @@ def test_an_engine_with_another_hash_seed(deployment: Deployment, ask: Operator,
     """Which one it is, that its prompts miss for that reason, and what its pages take of the pool, also when it has left."""
     ids, _ = prompt(deployment, "harvest", tmp_path)
     complete(deployment, ids)
+    named = engines(ask)
+    p, d = named["a"], named["b"]
     args = {"block_size": 32, "max_model_len": 2048, "kv_cache_memory_bytes": 256 << 20}
     transfer = {**transfer_in(deployment.plan.runtime / "a"), "engine_id": "odd"}
     with Engine(EngineSpec(deployment.plan.model, args, transfer, {"PYTHONHASHSEED": SEED}), tmp_path / "odd.log") as odd:
@@ -139,13 +146,13 @@ def test_an_engine_with_another_hash_seed(deployment: Deployment, ask: Operator,
         assert (found["code"], found["where"]) == ("hash_seed_differs", "engine odd on a")
         assert "none_hash" in found["what"] and "PYTHONHASHSEED" in found["todo"]
         sessions = ask("sessions")
-        differing = r"\(vllm-. on ., vllm-. on .\) and \w+ \(odd on a\) differ: none_hash \(here \w+…, there \w+…\)"
+        differing = rf"\({p} on a, {d} on b\) and \w+ \(odd on a\) differ: none_hash \(here \w+…, there \w+…\)"
         assert re.search(differing, sessions.talk), sessions.talk
         pages = {row["engine"]: row["namespace_pages"] for row in sessions.rows}
-        assert pages["vllm-p"] == pages["vllm-d"] > pages["odd"] == 2
+        assert pages[p] == pages[d] > pages["odd"] == 2
         (row,) = ask("why r1").rows
         assert (row["engine"], row["hits"], row["cause"]) == ("odd", 0, "other_fingerprint")
-        assert "none_hash" in row["because"] and "vllm-p on a" in row["because"]
+        assert "none_hash" in row["because"] and f"{p} on a" in row["because"]
     talk = ask("sessions").talk
     assert re.search(r"fingerprint \w+ \(no engine now\) still holds 2 pages, \S+B: model ", talk), talk
 
@@ -154,14 +161,16 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
     """Who it is, by the tier's word and the router's. And supervisord with its watch starts both again, each once."""
     supervision, ports = deployment.supervision, deployment.plan.ports
     pids = {name: supervision.process(name).pid for name in ("vllm-p", "vllm-d")}
+    named = engines(ask)
+    p, d = named["a"], named["b"]
     members = {(row["engine"], one["role"]): one["pid"] for row in ask("sessions").rows for one in row["members"]}
-    core, worker = members["vllm-d", "scheduler"], members["vllm-p", "rank"]
+    core, worker = members[d, "scheduler"], members[p, "rank"]
     with stopped(core):  # its API server answers: only the tier can know
-        wait_until("it is missed", lambda: ask("sessions").about("vllm-d") != "", 30)
+        wait_until("it is missed", lambda: ask("sessions").about(d) != "", 30)
         for command in ("sessions", "status"):
             answer = ask(command)
             assert answer.code == 1, answer.talk
-            assert "is stopped, hangs" in answer.about("vllm-d") and str(core) in answer.about("vllm-d")
+            assert "is stopped, hangs" in answer.about(d) and str(core) in answer.about(d)
 
     def looks(program: str, result: str) -> float:
         return metrics.take(Server(ports.watch_health)).total("pegaflow_watch_checks_total", program=program, result=result)
@@ -173,7 +182,7 @@ def test_engines_killed_and_stopped(deployment: Deployment, ask: Operator) -> No
         os.killpg(pids["vllm-d"], signal.SIGSTOP)
         os.kill(worker, signal.SIGKILL)  # as the kernel does where memory is short; the rest of the engine ends by itself, with 0
         wait_until("the router has noticed", lambda: ask("status").about("prefill") != "", PATIENCE_S)
-        wait_until("its tier, too", lambda: "vllm-p" not in {row["engine"] for row in ask("sessions").rows}, PATIENCE_S)
+        wait_until("its tier, too", lambda: p not in engines(ask).values(), PATIENCE_S)
         wait_until(
             "both are others", lambda: all(supervision.process(name).pid not in (0, pid) for name, pid in pids.items()), 90
         )

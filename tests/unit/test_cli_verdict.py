@@ -314,8 +314,9 @@ def test_engines_that_are_not_well() -> None:
             {"engine": "d", "stale": False, "complete": False, "members": [member("rank", 4, 5)]},
         ]
     }
+    why = "its process is stopped, hangs or gets no CPU"
     assert unwell("tier", "a", tier) == [
-        Wrong("engine", "p", "", "silent", "attached to a: silent for 5.2s: its process is stopped, hangs or gets no CPU (rank 0: 3)"),
+        Wrong("engine", "p", "", "silent", f"attached to a: silent for 5.2s: {why} (rank 0: 3)"),
         Wrong("engine", "d", "", "not_ready", "attached to a: incomplete: it has only rank 0: 4"),
     ]
     router = {

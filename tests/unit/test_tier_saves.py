@@ -156,7 +156,7 @@ def test_a_silent_session_loses_its_promises_but_not_its_slots_and_may_still_win
 
 @pytest.mark.parametrize(("still", "lives"), [("scheduler", "rank"), ("rank", "scheduler")])
 def test_one_process_that_lives_does_not_speak_for_another_that_stands_still(still: str, lives: str) -> None:
-    """It is silent all the time, not from each tick to the next sign of life; what it promises meanwhile does not count either."""
+    """It is silent all the time, not from a tick to the next sign of life; what it promises meanwhile does not count either."""
     script = Script().engine()
 
     def silent() -> bool:
