@@ -39,7 +39,10 @@ async def absent(cluster: Cluster) -> list[Absent]:
 
 
 async def same_content(cluster: Cluster, key: bytes, known: Mapping[bytes, Namespace]) -> list[Other]:
-    """The other fingerprints, for a key whose tokens are not known: they have it under the same hash, or hash differently."""
+    """The other fingerprints, for a key whose tokens are not known: they have it under the same hash, or hash differently.
+
+    Of one whose engines have left nothing is guessed: else it would be the reason of every cold prompt from then on.
+    """
     mine, content = key[:FINGERPRINT_BYTES], key[FINGERPRINT_BYTES:]
     rest = {name: one for name, one in known.items() if name != mine}
     ours = known[mine].factors if mine in known else {}
@@ -48,7 +51,7 @@ async def same_content(cluster: Cluster, key: bytes, known: Mapping[bytes, Names
         Other(
             one.label,
             differing(ours, one.factors),
-            True if found[name + content] else None if _apart(ours, one.factors) else False,
+            True if found[name + content] else None if one.engines and _apart(ours, one.factors) else False,
         )
         for name, one in rest.items()
     ]
