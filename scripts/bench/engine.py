@@ -41,10 +41,11 @@ from typing import Any, NamedTuple
 
 from engines.account import account, compute_cpu
 from engines.figures import Kind, Step, by_kind, paired, percentile
-from engines.load import BYSTANDERS, Prompts, Throughput, Ttft, beside_bystanders, busy, first_token, without_hits
-from engines.side import Side, compute_cores
+from engines.load import BYSTANDERS, Prompts, Throughput, Ttft, beside_bystanders, busy, first_token, saves_again, without_hits
+from engines.side import Side, SideFailed, compute_cores
 from report import Goal, at_least, at_most, show
 from stack import Stack
+from stores.pegaflow_store import pegaflow_store
 
 POOL_BYTES = 3 << 30
 LENGTHS = (512, 2048, 4096)
@@ -89,7 +90,8 @@ class Found(NamedTuple):
 
 
 def one_ttft(side: Side, other: Side, prompts: Prompts, found: Found) -> None:
-    with busy(side, other, prompts):
+    with busy(side, [other]):
+        saves_again(side, prompts)
         for length in LENGTHS:
             prompt = prompts.fresh(length)
             found.cold[length].append(first_token(side, prompt))
@@ -106,7 +108,8 @@ def one_ttft(side: Side, other: Side, prompts: Prompts, found: Found) -> None:
 
 
 def one_steps(side: Side, other: Side, prompts: Prompts, scale: Scale, found: Found) -> None:
-    with busy(side, other, prompts):
+    with busy(side, [other]):
+        saves_again(side, prompts)
         others = [prompts.fresh(OTHERS_IDS) for _ in range(scale.others)]
         before = side.total(SAVED)
         found.saves.extend(beside_bystanders(side, prompts, others))
@@ -131,9 +134,10 @@ def _loaded(side: Side) -> tuple[float, float]:
 
 
 def one_run(side: Side, other: Side, prompts: Prompts, scale: Scale, found: Found) -> None:
-    with busy(side, other, prompts):
+    with busy(side, [other]):
+        saves_again(side, prompts)
         before = side.total(SAVED)
-        run = without_hits(side, prompts, scale.requests, scale.ids, scale.answer, scale.at_once)
+        run = without_hits(side, [prompts.fresh(scale.ids) for _ in range(scale.requests)], scale.answer, scale.at_once)
         side.forget_local()
         _check_saved(side, before, scale.requests * (scale.ids // BLOCK))
     if run.hits:
@@ -266,7 +270,7 @@ def main() -> int:
             folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             folder.mkdir(parents=True, exist_ok=True)
             services = None if arguments.control else stack.enter_context(Stack("a", POOL_BYTES, mover=True))
-            ours = Side("connector", folder, services, arguments.profile)
+            ours = Side("connector", folder, pegaflow_store(services) if services else None, arguments.profile)
             plain = Side("plain", folder, None)
             for side in (ours, plain) if start % 2 == 0 else (plain, ours):
                 stack.enter_context(side).wait_ready()
@@ -297,4 +301,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SideFailed as why:
+        sys.exit(str(why))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from engines.figures import Step
 from engines.processes import Thread, since
-from engines.side import REJOIN_S, Side
+from engines.side import REJOIN_S, Side, SideFailed
 
 BYSTANDERS = 3
 IDLE_S = 0.001
@@ -32,13 +32,19 @@ class Prompts:
 
 
 @contextmanager
-def busy(side: Side, other: Side, prompts: Prompts) -> Iterator[None]:
-    """Only within, `side` may run, and `other` may not. With a connector, it begins once the session can be used again.
-
-    Raises SystemExit when `other` has used the CPU all the same.
-    """
-    idle = sum(other.cpu().values())
+def busy(side: Side, others: Sequence[Side]) -> Iterator[None]:
+    """Only within, `side` may run, and `others` may not. Raises SideFailed when one of them has used the CPU all the same."""
+    idle = [sum(other.cpu().values()) for other in others]
     side.let_go()
+    yield
+    side.hold()
+    for other, before in zip(others, idle, strict=True):
+        if (used := sum(other.cpu().values()) - before) > IDLE_S:
+            raise SideFailed(f"{other.name} used {used:.3f} s of CPU while it was held")
+
+
+def saves_again(side: Side, prompts: Prompts) -> None:
+    """Returns once its session can be used again after it was held. Raises SideFailed when that does not come."""
     before = side.total("pegaflow_pages_saved_total")
     deadline = time.monotonic() + REJOIN_S
     while True:
@@ -46,13 +52,9 @@ def busy(side: Side, other: Side, prompts: Prompts) -> Iterator[None]:
         if not side.with_connector or side.total("pegaflow_pages_saved_total") > before:
             break
         if time.monotonic() > deadline:
-            raise SystemExit("the connector does not save again after the tier was held")
+            raise SideFailed("the connector does not save again after the tier was held")
         time.sleep(0.05)
     side.journal.read()
-    yield
-    side.hold()
-    if (used := sum(other.cpu().values()) - idle) > IDLE_S:
-        raise SystemExit(f"{other.name} used {used:.3f} s of CPU while it was held")
 
 
 class Throughput(NamedTuple):
@@ -76,9 +78,8 @@ class Throughput(NamedTuple):
         return sum(self.cpu.values())
 
 
-def without_hits(side: Side, prompts: Prompts, requests: int, ids: int, answer: int, at_once: int) -> Throughput:
-    """`requests` prompts that nobody has seen, `at_once` at a time."""
-    wanted = [prompts.fresh(ids) for _ in range(requests)]
+def without_hits(side: Side, wanted: Sequence[list[int]], answer: int, at_once: int) -> Throughput:
+    """`wanted`: prompts that nobody has seen, `at_once` at a time; an answer has `answer` ids."""
     hits = _hits(side)
     before = side.cpu()
     start = time.monotonic()
@@ -86,7 +87,8 @@ def without_hits(side: Side, prompts: Prompts, requests: int, ids: int, answer: 
         list(clients.map(lambda prompt: side.complete(prompt, answer), wanted))
     seconds = time.monotonic() - start
     used = since(before, side.cpu())
-    return Throughput(requests * (ids + answer), seconds, used, side.worker_threads(), side.roles(), _hits(side) - hits)
+    tokens = sum(len(prompt) + answer for prompt in wanted)
+    return Throughput(tokens, seconds, used, side.worker_threads(), side.roles(), _hits(side) - hits)
 
 
 def _hits(side: Side) -> float:
