@@ -19,29 +19,34 @@ PACKAGE: Final = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
 class MooncakeMaster(NamedTuple):
-    """`at`: where it takes requests; `python`: runs its clients."""
+    """`at`: where it takes requests; `python`: runs its clients; `pid`: its own."""
 
     at: str
     python: str
+    pid: int
 
     @classmethod
     def start(cls, spawn: Callable[..., subprocess.Popen[bytes]], port: Callable[[], int]) -> MooncakeMaster | None:
-        """Installs it on first use; None, with a line that says why, where that does not work."""
+        """None, with a line that says why, where it cannot be had."""
         try:
-            programs = _installed()
+            return cls.run(spawn, port)
         except Missing as why:
             print(f"mooncake_master is left out: {why}", flush=True)
             return None
+
+    @classmethod
+    def run(cls, spawn: Callable[..., subprocess.Popen[bytes]], port: Callable[[], int], *flags: str) -> MooncakeMaster:
+        """Installs it on first use. `flags`: on top of where it listens. Raises Missing."""
+        programs = _installed()
         at = f"127.0.0.1:{port()}"
-        flags = [f"--rpc_port={at.rpartition(':')[2]}", f"--metrics_port={port()}", "--rpc_address=127.0.0.1"]
-        master = spawn([str(programs / "mooncake_master"), *flags], log="mooncake.log")
+        where = [f"--rpc_port={at.rpartition(':')[2]}", f"--metrics_port={port()}", "--rpc_address=127.0.0.1"]
+        master = spawn([str(programs / "mooncake_master"), *where, *flags], log="mooncake.log")
         end = time.monotonic() + 30.0
         while not _listens(at):
             if master.poll() is not None or time.monotonic() > end:
-                print(f"mooncake_master is left out: it does not listen (ended with {master.poll()})", flush=True)
-                return None
+                raise Missing(f"mooncake_master does not listen (ended with {master.poll()})")
             time.sleep(0.05)
-        return cls(at, str(programs / "python"))
+        return cls(at, str(programs / "python"), master.pid)
 
 
 def _listens(at: str) -> bool:

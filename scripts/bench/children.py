@@ -39,9 +39,12 @@ class Children:
         """Started so far."""
         return len(self._ends)
 
-    def spawn(self, command: list[str], log: str = "") -> subprocess.Popen[bytes]:
+    def spawn(self, command: list[str], log: str = "", environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """`environment`: on top of this process's own."""
         stream = (self.folder / log).open("wb") if log else subprocess.DEVNULL
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env={**os.environ, **(environment or {})}
+        )
         self._ends.append(child)
         return child
 
