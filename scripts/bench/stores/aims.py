@@ -1,0 +1,24 @@
+"""The goals of PegaFlow beside other stores. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from engines.found import Found
+from engines.rows import OURS, PLAIN, RATES
+from report import Goal, at_least, at_most
+
+WARM: Final = 0.1
+NO_HIT: Final = 0.99
+
+
+def goals(found: Found, longest: int) -> list[Goal]:
+    """Ours; for the peers the tables say it."""
+    met = []
+    if found.twice(OURS, longest):
+        ratio = found.warm_over_cold(OURS, longest).median
+        met.append(at_most(f"warm over cold time to first token at {longest} ids", ratio, WARM))
+    if found.runs(OURS) and found.runs(PLAIN):
+        ratio = found.runs_against(OURS, PLAIN, RATES["ids/s"]).median
+        met.append(at_least("throughput without any hit, against plain vLLM", ratio, NO_HIT))
+    return met

@@ -1,0 +1,88 @@
+"""The arithmetic of scripts/bench/peers: ratios within rounds, sides that fail half-way, rows."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench import layered_venv
+from bench.engines.found import Found, Place, Run, Twice
+from bench.engines.rows import OURS, PLAIN, run_rows, stage_rows, twice_rows
+
+PEER = "lmcache"
+
+
+def twice(cold: float, warm: float, *, ids: int = 1024, computed: int = 1, **stages: float) -> Twice:
+    return Twice(ids, cold, warm, computed, stages)
+
+
+def test_a_slow_round_moves_no_ratio() -> None:
+    found = Found()
+    for turn, slow in enumerate((1.0, 3.0)):
+        found.add_twice(OURS, Place(0, turn), twice(1000 * slow, 50 * slow))
+        found.add_twice(PEER, Place(0, turn), twice(1000 * slow, 200 * slow))
+    assert found.warm_over_cold(OURS, 1024)[:3] == (0.05, 0.05, 0.05)
+    assert found.against(PEER, OURS, 1024, lambda each: each.warm).median == 4.0
+
+
+def test_a_side_is_compared_in_the_rounds_that_it_was_there_for() -> None:
+    """It failed after its first round; the second one was slow for everybody else."""
+    found = Found()
+    for turn, rate in enumerate((100.0, 10.0)):
+        found.add_run(PLAIN, Place(0, turn), Run(rate, rate, rate))
+    found.add_run(PEER, Place(0, 0), Run(90.0, 80.0, 70.0))
+    spread = found.runs_against(PEER, PLAIN, lambda run: run.rate)
+    assert (spread.median, spread.pairs) == (0.9, 1)
+    assert found.run_ratios(PEER, PLAIN, lambda run: run.per_cpu) == [0.7]
+    with pytest.raises(ValueError, match="percentile of nothing"):
+        found.runs_against(PEER, PLAIN, lambda run: run.rate, start=1)
+
+
+def test_rows_leave_out_what_is_not_there() -> None:
+    found = Found()
+    found.add_twice(PLAIN, Place(0, 0), twice(1000.0, 20.0))
+    found.add_twice(PEER, Place(0, 0), twice(1100.0, 220.0, computed=256, lookup=10.0, load=190.0))
+    rows = twice_rows(found, (PLAIN, OURS, PEER), (1024, 4096))
+    assert [(row["store"], row["warm/cold"], row["cold/plain"], row["warm/ours"]) for row in rows] == [
+        (PLAIN, 0.02, 1.0, ""),
+        (PEER, 0.2, 1.1, ""),
+    ]
+    assert rows[1]["computed"] == 256
+    (stages,) = stage_rows(found, (PLAIN, PEER), (1024,))
+    assert (stages["store"], stages["lookup"], stages["load"]) == (PEER, 10.0, 190.0)
+
+
+def test_each_start_has_its_row() -> None:
+    """Where an engine's memory lies is drawn at its start, so starts differ for as long as they live."""
+    found = Found()
+    for start, ours in enumerate((99.0, 97.0)):
+        found.add_run(PLAIN, Place(start, 0), Run(100.0, 100.0, 100.0))
+        found.add_run(OURS, Place(start, 0), Run(ours, 100.0, 50.0))
+    rows = {(row["no hit"], row["store"]): row for row in run_rows(found, (PLAIN, OURS, PEER), starts=2)}
+    assert rows["ids/s", OURS]["/plain"] == pytest.approx(0.98)
+    assert rows["ids/s, start 1", OURS]["/plain"] == 0.99
+    assert rows["ids/s, start 2", OURS]["/plain"] == 0.97
+    assert rows["ids per CPU second of everything", OURS]["/plain"] == 0.5
+    assert rows["ids/s", PLAIN]["/ours"] == pytest.approx((100 / 99 + 100 / 97) / 2)
+    assert not [place for place in rows if place[1] == PEER]
+
+
+def test_layers_are_found_in_their_order_behind_what_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layered_venv, "CACHE", tmp_path)
+    layers = [tmp_path / "first", tmp_path / "second"]
+    modules = {"first": ("both", "msgpack"), "second": ("both", "only_second")}
+    for layer in layers:
+        layer.mkdir()
+        for module in modules[layer.name]:
+            (layer / f"{module}.py").write_text(f"WHERE = {layer.name!r}")
+    python = layered_venv.layered_venv("engine", *layers)
+    code = "import both, only_second, msgpack; print(both.WHERE, only_second.WHERE, hasattr(msgpack, 'WHERE'))"
+    for _ in range(2):  # made, and found again
+        assert subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split() == [
+            "first",
+            "second",
+            "False",
+        ]
+        assert layered_venv.layered_venv("engine", *layers) == python
