@@ -45,11 +45,11 @@ def from_base(base: int) -> Ports:
     return Ports(*range(base, base + SPAN))
 
 
-def from_system() -> Ports:
-    """Ports that are free now; for tests, of which several may run on one machine."""
+def from_system(*others: Ports) -> Ports:
+    """Ports that are free now; for tests, of which several may run on one machine. `others`: promised, maybe not in use yet."""
     for base in range(20000, 32000, SPAN):  # below Linux's ephemeral range, which starts at 32768
         ports = from_base(base)
-        if not taken(ports):
+        if ports not in others and not taken(ports):
             return ports
     raise Complaint("port_taken", "no free range of ports between 20000 and 32000")
 
