@@ -1,0 +1,256 @@
+"""Conversations of several turns: P + D through the router against two mixed vLLMs on the same two cores.
+
+    scripts/bench/multiturn [--quick] [--model smollm2|tiny] [--sessions 16] [--turns 5] [--first 250] [--growth 90] [--answer 40]
+                            [--rate R] [--slo-ttft-ms T] [--slo-tpot-ms T] [--engine FLAGS] [--seed 1]
+                            [--json FILE] [--svg FOLDER] [--logs FOLDER]
+
+NOTE: clients, engines and services share the same two cores. Ratios are taken within one run; absolute figures are not comparable
+between machines or runs.
+
+mixed      two vLLMs without connector, each with its own prefix cache. The client keeps a session at one of them (even ones at
+           the first, odd ones at the second): perfect affinity, balanced, and no router in between
+pd         one P and one D with connector, a tier each, a metaserver, the router with --pd-first-token. Pools hold everything
+pd-small   the same with pools for a quarter of what the conversations take at their ends: the tiers have to evict
+
+All engines have the same flags (float32, eager, 32 ids a block), one compute thread each, bound to no core; all processes of a
+configuration have two cores together. Every run begins with new processes and empty caches. Prompts, their lengths and those of
+the answers (no end before --answer ids) are the same everywhere; each turn's prompt is all that was said before and --growth ids.
+
+closed     every session asks its next turn as soon as it has the answer: sixteen at once, all the time
+open       the turns come as one seeded Poisson stream, at 0.7 of the mixed pair's requests per second in the closed loop unless
+           --rate says otherwise. A turn whose time has come before the answer before it waits for that answer (`sent late`)
+
+ttft       from the request to its first token. In pd that waits for D's first token too: the router holds P's back until then
+tpot, itl  from the second token on, on both sides: in pd P's token and D's first come at once, and that is no credit
+whole      from the request to the last token: what no such rule moves
+goodput    requests per second within both limits of the SLO; unless given, 5 times the time to first token and 2 times the time
+           per token of a mixed engine that has one request, of a first prompt, and nothing else to do
+
+16 requests a turn: their p99 is nearly the slowest of them. p99 over all turns has 80, and the one between tokens thousands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from report import Goal, show
+from turns import rows
+from turns.aims import goals
+from turns.arrivals import by_session, poisson
+from turns.drawings import drawings
+from turns.figures import Slo, latencies
+from turns.record import Arrival, Kind, Run
+from turns.run import one_run
+from turns.shape import Shape, kv_gib, page_bytes, pool_bytes
+from turns.stand import Stand
+from turns.workload import Workload
+
+from deployment import tiny_model
+from deployment.http import HttpFailure
+from deployment.plan import ENGINE_FLAGS, MEMORY
+from environment.checkout import MODEL
+from environment.complaint import EX_UNAVAILABLE, Complaint
+from environment.preflight import GIB, check_disk, check_memory
+from environment.progress import say, step
+
+QUICK: Final = {"sessions": 4, "turns": 2}
+SLO_TTFT: Final = 5.0
+SLO_TPOT: Final = 2.0
+LOAD: Final = 0.7
+LONGEST: Final = 2048
+"""`--max-model-len` of the deployment."""
+ALONE: Final = 3
+ONE_THREAD: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+"""By itself vLLM would bind every engine to the same cores, and to another number of them with a connector."""
+
+
+class Bench:
+    """The runs of one call, in order. `folder` keeps logs and the tiny model. `rate`: of the open loop; 0 before it is known."""
+
+    def __init__(self, asked: argparse.Namespace, shape: Shape, folder: Path) -> None:
+        self._asked, self._folder, self.shape = asked, folder, shape
+        self.runs: list[Run] = []
+        self.rate = 0.0
+        self._model, self.name = MODEL, asked.model
+        if asked.model == "tiny":
+            self._model = folder / "model"
+            with step("make a tiny model with random weights"):
+                tiny_model.make(self._model)
+        self._page = page_bytes(json.loads((self._model / "config.json").read_text()))
+        self._kv_gib = kv_gib(shape, self._page)
+        self.workload = Workload(shape, self._model, self.name)
+
+    def preflight(self) -> None:
+        """Raises Complaint."""
+        pools = 2 * pool_bytes(self.shape, self._page, small=False)
+        check_memory(2 * (2 + self._kv_gib) * GIB + pools)
+        check_disk(MEMORY, pools)
+
+    def play(self, kind: Kind, arrival: Arrival) -> None:
+        """Raises Complaint, HttpFailure."""
+        shape = self.shape
+        pool = pool_bytes(shape, self._page, small=kind is Kind.SMALL)
+        options: dict[str, Any] = {"model": self._model, "model_name": self.name, "kv_gib": self._kv_gib, "pool_size": str(pool)}
+        options["engine"] = f"{ENGINE_FLAGS} {self._asked.engine}".strip()
+        times = None
+        if arrival is Arrival.OPEN:
+            times = by_session(poisson(shape.sessions, shape.turns, self.rate, self._asked.seed), shape.sessions)
+        say(f"{len(self.runs) + 1}: {kind}, {arrival} loop")
+        with Stand(kind, self._folder / arrival, options) as stand:
+            run = one_run(stand, self.workload, self.name, arrival, times, ALONE)
+        for why in run.failures(shape.answer, shape.requests):
+            say(f"  FAILED: {why}")
+        if not run.good(shape.answer):
+            raise Complaint("no_answers", f"{kind}: no request had its answer")
+        self.runs.append(run)
+
+    def slo(self) -> Slo:
+        """As asked for, or from the requests that the mixed engine had alone."""
+        alone = latencies([one for run in self.runs[:1] for one in run.alone])
+        ttft, tpot = self._asked.slo_ttft_ms or SLO_TTFT * alone.ttft.p50, self._asked.slo_tpot_ms or SLO_TPOT * alone.tpot.p50
+        return Slo(ttft / 1e3, tpot / 1e3)
+
+    def settings(self, slo: Slo, cores: Sequence[int]) -> list[dict[str, Any]]:
+        shape = self.shape
+        values = {
+            "model": f"{self.name}, {self._page >> 10} KiB a page",
+            "engines": f"{ENGINE_FLAGS} {self._asked.engine}".strip(),
+            "cores": ", ".join(str(core) for core in cores),
+            "conversations": f"{shape.sessions} of {shape.turns} turns: {shape.first} ids, then {shape.growth} more each",
+            "answers": f"{shape.answer} ids",
+            "seed": self._asked.seed,
+            "open loop, requests/s": round(self.rate, 3) if self.rate else "none",
+            "SLO": f"ttft {slo.ttft * 1e3:.0f} ms, tpot {slo.tpot * 1e3:.0f} ms",
+            "KV cache of an engine": f"{self._kv_gib} GiB",
+            "pool of a tier": f"{pool_bytes(shape, self._page, small=False) >> 20} MiB, "
+            f"small {pool_bytes(shape, self._page, small=True) >> 20} MiB",
+        }
+        return [{"setting": name, "value": value} for name, value in values.items()]
+
+
+def measure(bench: Bench, *, quick: bool, rate: float) -> None:
+    """Plays everything. The last in the closed loop is first in the open one. Raises Complaint, HttpFailure."""
+    kinds = [Kind.MIXED, Kind.PD] if quick else list(Kind)
+    for kind in kinds:
+        bench.play(kind, Arrival.CLOSED)
+    if quick:
+        return
+    mixed = bench.runs[0]
+    bench.rate = rate or LOAD * len(mixed.good(bench.shape.answer)) / mixed.seconds
+    for kind in reversed(kinds):
+        bench.play(kind, Arrival.OPEN)
+
+
+def tables(bench: Bench, slo: Slo) -> tuple[list[list[dict[str, Any]]], list[Goal]]:
+    """Raises ValueError when a run has no whole answer."""
+    runs, shape = bench.runs, bench.shape
+    order = sorted(runs, key=lambda run: (list(Arrival).index(run.arrival), list(Kind).index(run.kind)))
+    like = {(one.session, one.turn): one.ids for one in runs[0].good(shape.answer)}
+    mixed = {run.arrival: run for run in runs if run.kind is Kind.MIXED}
+    pairs = [(run, mixed[run.arrival]) for run in order if run.kind is not Kind.MIXED and run.arrival in mixed]
+    found = [
+        [row for run in order for row in rows.turn_rows(run, shape)],
+        [rows.total_row(run, shape, slo, like) for run in order],
+        [rows.alone_row(run) for run in order],
+        [row for run in order for row in rows.hit_rows(run)],
+        [rows.cpu_row(run, shape) for run in order],
+        [rows.ratio_row(ours, theirs, shape, slo) for ours, theirs in pairs],
+        [row for ours, theirs in pairs for row in rows.loss_rows(ours, theirs, shape, slo)],
+    ]
+    met = [goal for ours, theirs in pairs if ours.kind is Kind.PD for goal in goals(ours, theirs, shape, slo)]
+    return [table for table in found if table], met
+
+
+def doubts(bench: Bench) -> list[str]:
+    """What keeps the figures from meaning what they should."""
+    shape, found = bench.shape, []
+    for run in bench.runs:
+        who = f"{run.kind}, {run.arrival} loop"
+        found += [f"{who}: {why}" for why in run.failures(shape.answer, shape.requests)]
+        if run.left:
+            found.append(f"{who}: left behind: {run.left}")
+        if run.kind is Kind.SMALL and not run.growth.evicted:
+            found.append(f"{who}: the tiers evicted nothing")
+        if run.kind is Kind.PD and run.growth.evicted:
+            found.append(f"{who}: the tiers evicted {run.growth.evicted} pages, though everything should fit")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="4 sessions of 2 turns, closed loop, mixed and pd only")
+    parser.add_argument("--model", choices=("smollm2", "tiny"), default="smollm2", help="tiny: random weights")
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--first", type=int, default=250, help="ids of a first prompt")
+    parser.add_argument("--growth", type=int, default=90, help="ids that each later turn adds, beside the answer before it")
+    parser.add_argument("--answer", type=int, default=40, help="ids of an answer")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests per second in the open loop")
+    parser.add_argument("--slo-ttft-ms", type=float, default=0.0)
+    parser.add_argument("--slo-tpot-ms", type=float, default=0.0)
+    parser.add_argument("--engine", default="", metavar="FLAGS", help='of all engines: "--max-num-batched-tokens 256", say')
+    parser.add_argument("--seed", type=int, default=1, help="of the open loop's arrivals")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the charts there")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all processes there")
+    asked = parser.parse_args()
+    shape = Shape(asked.sessions, asked.turns, asked.first, asked.growth, asked.answer)
+    if asked.quick:
+        shape = shape._replace(**QUICK)
+    if min(shape) < 1 or shape.answer < 3:
+        parser.error("sizes are positive, and an answer has three ids at least")
+    if shape.whole > LONGEST:
+        parser.error(f"a conversation of {shape.whole} ids at its end; {LONGEST} are the most")
+    signal.signal(signal.SIGTERM, _terminated)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    os.sched_setaffinity(0, cores)  # for everything that is started from here
+    os.environ.update(ONE_THREAD)
+    try:
+        with ExitStack() as stack:
+            folder = asked.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pegaflow-turns-")))
+            with contextlib.redirect_stdout(sys.stderr):
+                bench = Bench(asked, shape, folder.absolute())
+                bench.preflight()
+                stopped = ""
+                try:
+                    measure(bench, quick=asked.quick, rate=asked.rate)
+                except (Complaint, HttpFailure) as error:
+                    if not bench.runs:
+                        raise
+                    stopped = f"the rest was not measured: {error}"  # what was is shown
+    except (Complaint, HttpFailure) as error:
+        print(f"multiturn: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    except KeyboardInterrupt:
+        print("multiturn: interrupted", file=sys.stderr)
+        return 130
+    wrong = [*doubts(bench), *filter(None, [stopped])]
+    slo = bench.slo()
+    found, met = tables(bench, slo)
+    found += [[{"doubt": text} for text in wrong]] if wrong else []
+    show([bench.settings(slo, cores), *found], met, asked.json)
+    if asked.svg is not None:
+        asked.svg.mkdir(parents=True, exist_ok=True)
+        for arrival in Arrival:
+            if runs := [run for run in bench.runs if run.arrival is arrival]:
+                for name, text in drawings(runs, shape, slo).items():
+                    (asked.svg / name).write_text(text, encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
