@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from charts.marks import line, page, text
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 WIDTH, HEIGHT = 720, 420
@@ -61,21 +62,16 @@ def draw(title: str, x: Axis, y: Axis, series: Mapping[str, Sequence[tuple[float
         up = (y.place(point[1]) - y0) / (y1 - y0)
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-        ' font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(LEFT, TOP - 16, title, "start", size=14),
-    ]
+    out = [*page(WIDTH, HEIGHT), text(LEFT, TOP - 16, title, "start", size=14)]
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     for value in _ticks(x0, x1, x):
         px, _ = at((value, 10.0**y0 if y.log else y0))
-        out += [_line(px, TOP, px, bottom, "#dddddd"), _text(px, bottom + 18, f"{value:g}", "middle")]
+        out += [line(px, TOP, px, bottom, "#dddddd"), text(px, bottom + 18, f"{value:g}", "middle")]
     for value in _ticks(y0, y1, y):
         _, py = at((10.0**x0 if x.log else x0, value))
-        out += [_line(LEFT, py, right, py, "#dddddd"), _text(LEFT - 8, py + 4, f"{value:g}", "end")]
-    out += [_line(LEFT, bottom, right, bottom, "#333333"), _line(LEFT, TOP, LEFT, bottom, "#333333")]
-    out += [_text((LEFT + right) / 2, HEIGHT - 12, x.name, "middle"), _text(LEFT - 8, TOP - 2, y.name, "start")]
+        out += [line(LEFT, py, right, py, "#dddddd"), text(LEFT - 8, py + 4, f"{value:g}", "end")]
+    out += [line(LEFT, bottom, right, bottom, "#333333"), line(LEFT, TOP, LEFT, bottom, "#333333")]
+    out += [text((LEFT + right) / 2, HEIGHT - 12, x.name, "middle"), text(LEFT - 8, TOP - 2, y.name, "start")]
     for number, (name, points) in enumerate(shown.items()):
         colour = COLOURS[number % len(COLOURS)]
         places = [at(point) for point in points]
@@ -83,13 +79,5 @@ def draw(title: str, x: Axis, y: Axis, series: Mapping[str, Sequence[tuple[float
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         out += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in places]
         row = TOP + 10 + 18 * number
-        out += [_line(right + 12, row, right + 32, row, colour, 2), _text(right + 38, row + 4, name, "start")]
+        out += [line(right + 12, row, right + 32, row, colour, 2), text(right + 38, row + 4, name, "start")]
     return "\n".join([*out, "</svg>"]) + "\n"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int = 1) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str, size: int = 12) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'

@@ -6,6 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from charts import grid
+from charts.grid import Cell
 from charts.lines import Axis, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,3 +41,20 @@ def test_names_are_escaped_and_ticks_are_round() -> None:
     root = ET.fromstring(draw("a < b", Axis("n"), Axis("y"), {"p & q": [(0, 0), (10, 1)]}))
     texts = [one.text for one in root.iter(f"{SVG}text")]
     assert "a < b" in texts and "p & q" in texts and {"0", "2", "4", "0.2", "0.4"} <= set(texts)
+
+
+def test_cells_stand_in_their_row_and_column() -> None:
+    rows = {"first": [Cell("#111111", ["a"]), None], "second": [Cell("#222222", ["b"]), Cell("#333333", ["c", "d & e"])]}
+    root = ET.fromstring(grid.draw("t < u", {"what": "#444444"}, ["left", "right"], rows))
+    at = {
+        box.attrib["fill"]: (float(box.attrib["x"]), float(box.attrib["y"]))
+        for box in root.iter(f"{SVG}rect")
+        if "x" in box.attrib
+    }
+    assert set(at) == {"#111111", "#222222", "#333333", "#444444"}
+    assert at["#111111"][0] == at["#222222"][0] < at["#333333"][0]
+    assert at["#111111"][1] < at["#222222"][1] == at["#333333"][1]
+    texts = [one.text for one in root.iter(f"{SVG}text")]
+    assert texts.count("d & e") == 1 and {"t < u", "what", "left", "right", "first", "second", "a", "b", "c"} <= set(texts)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        grid.draw("t", {}, ["left"], {})
