@@ -1,9 +1,14 @@
-"""Keeps a request in one phase: the process that its next step needs is stopped, and counters show that it has come that far."""
+"""Keeps a request in one phase: the process that its next step needs is stopped, and counters show that it has come that far.
+
+Where that process has to run for the request to come there at all, it runs in slices: a few milliseconds, a look, a few more. So
+nothing that takes longer than a slice is over before it was seen, however slow the look is.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,16 +22,21 @@ from environment.complaint import Complaint
 from failures.scenario import Phase
 
 SECONDS: Final = 20.0
-BRIEF_SECONDS: Final = 5.0
-POLL_SECONDS: Final = 0.002
-"""A prefill of the longest prompt takes a tenth of a second."""
+POLL_SECONDS: Final = 0.01
+"""Between two looks. In it what the last slice has done gets from the engine to its tier, or to the client."""
+SLICE_SECONDS: Final = 0.005
+"""A step of decoding takes about as long; a prefill of the longest prompt twenty times that."""
 ENGINE_CORE, WORKER, MOVER = "VLLM::EngineCore", "VLLM::Worker", "pegaflow.services.tier.mover"
 DECODED: Final = 3
 """So many ids at the client: D has said some itself."""
 
 
+class Missed(Complaint):
+    """The request could not be caught in its phase. Nothing was hurt."""
+
+
 class Place(NamedTuple):
-    """The process, by service and title, whose stop keeps requests there: `at_start`, or only once one has come there.
+    """The process, by service and title, whose stop keeps requests there; `sliced`: it stands only once one has come there.
 
     `legs`: the role of the engine that the router has the request at.
     """
@@ -34,17 +44,17 @@ class Place(NamedTuple):
     service: str
     title: str
     legs: str
-    at_start: bool = True
+    sliced: bool = False
 
 
 PLACES: Final = {
     Phase.QUEUED: Place("vllm-p", ENGINE_CORE, "prefill"),
     # A worker that stands still from the start is not asked for a prefill: the step in which the lookup is awaited does not end.
-    Phase.PREFILLING: Place("vllm-p", WORKER, "prefill", at_start=False),
+    Phase.PREFILLING: Place("vllm-p", WORKER, "prefill", sliced=True),
     Phase.FIRST_TOKEN: Place("vllm-d", ENGINE_CORE, "decode"),
     Phase.FETCHING: Place("tier-b", MOVER, "decode"),
     Phase.LOADING: Place("vllm-d", WORKER, "decode"),
-    Phase.DECODING: Place("vllm-d", WORKER, "decode", at_start=False),
+    Phase.DECODING: Place("vllm-d", WORKER, "decode", sliced=True),
 }
 
 
@@ -64,18 +74,24 @@ class Hold:
         self.release()
 
     def bring(self, start: Callable[[], Sequence[int]]) -> None:
-        """Has a request in the phase. `start` returns the list that its ids are put into. Raises Complaint if that fails."""
-        if self._place.at_start:
-            self._stop()
+        """Has a request in the phase. `start` returns the list that its ids are put into. Raises Missed if that fails."""
         before = there(self._phase, self._ports)
+        self._stop()
         ids = start()
-        seconds = SECONDS if self._place.at_start else BRIEF_SECONDS
-        if not wait_for(lambda: reached(self._phase, self._ports, before, ids), seconds, poll_seconds=POLL_SECONDS):
-            raise Complaint("not_reached", f"the request was not {self._phase} within {seconds:.0f} s")
-        if not self._place.at_start:
-            self._stop()
+
+        def seen() -> bool:
+            if reached(self._phase, self._ports, before, ids):
+                return True
+            if self._place.sliced:
+                self.release()
+                time.sleep(SLICE_SECONDS)
+                self._stop()
+            return False
+
+        if not wait_for(seen, SECONDS, poll_seconds=POLL_SECONDS):
+            raise Missed("not_reached", f"the request was not {self._phase} within {SECONDS:.0f} s")
         if not legs(self._ports, self._place.legs):
-            raise Complaint("missed", f"the request was {self._phase} for too short a time")
+            raise Missed("missed", f"the request was {self._phase} for too short a time")
 
     def release(self) -> None:
         """The process goes on. Quiet when it has ended meanwhile, and the second time."""

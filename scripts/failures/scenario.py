@@ -51,7 +51,8 @@ def allowed(scenario: Scenario) -> frozenset[Seen]:
 
     Trouble in tiers and metaserver fails no request, and nothing does that only stands still for a while or drains. There is one
     P and one D, so that nobody can take over from a dead one: a P that has answered is no longer needed; the client's first byte
-    waits for D's first token, so that a D that dies before it is an error status, and after it an error inside the stream.
+    waits for D's first token, so that a D that dies before it is an error status, and after it an error inside the stream. A D
+    that is told to end may still say something before it does.
     """
     phase, victim, how = scenario
     seen = {Seen.RIGHT}
@@ -62,5 +63,17 @@ def allowed(scenario: Scenario) -> frozenset[Seen]:
         if victim == "vllm-p" and early:
             seen.add(Seen.REFUSED)
         if victim == "vllm-d":
-            seen.add(Seen.BROKEN if phase is Phase.DECODING else Seen.REFUSED)
+            if phase is not Phase.DECODING:
+                seen.add(Seen.REFUSED)
+            if phase is Phase.DECODING or how is How.RESTART:
+                seen.add(Seen.BROKEN)
+    return frozenset(seen)
+
+
+def allowed_beside(scenario: Scenario) -> frozenset[Seen]:
+    """What clients beside it may see: what any phase allows, for nobody knows theirs. A router that ends takes no more."""
+    _, victim, how = scenario
+    seen = {Seen.LEFT}.union(*(allowed(Scenario(phase, victim, how)) for phase in Phase))
+    if victim == "router" and how is How.RESTART:
+        seen.add(Seen.NO_ANSWER)
     return frozenset(seen)

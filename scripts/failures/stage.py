@@ -6,67 +6,74 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Thread
-from typing import Any, Final
+from typing import Final
+from xmlrpc.client import Fault
 
-from deployment import counters, levels, metrics, tiny_model
+from deployment import metrics, tiny_model
 from deployment import plan as planning
-from deployment.answers import Answer, ask
-from deployment.cases import PromptMaker
-from deployment.counters import Counters
 from deployment.http import HttpFailure, Server
-from deployment.leftovers import held as requests_hold
 from deployment.ports import Ports
-from deployment.readiness import wait_all, wait_until
+from deployment.readiness import ENGINE_SECONDS, probes, wait_all, wait_ready, wait_until
 from deployment.reference import Expected
-from deployment.supervision import SERVICES, Supervision, wait_for
-from deployment.traffic import Outcome, Seen, Traffic, follow
+from deployment.supervision import SERVICES, Supervision
+from deployment.traffic import Traffic
 from environment.complaint import Complaint
-from failures.hold import Hold
+from environment.progress import say
+from failures.chain import TOKENS, Chain
+from failures.hold import Hold, Missed
+from failures.left import Left
+from failures.probe import Probe
 from failures.result import Result
 from failures.scenario import ENGINES, How, Phase, Scenario
 
 BESIDE: Final = 6
 """Requests beside the one that is caught, three at a time."""
-LENGTH: Final = 150
 LONG: Final = 1900
 """Of a prompt that is caught in its prefill."""
-TOKENS: Final = 32
 MANY: Final = 200
 """Of an answer that is caught while it is decoded."""
-TRIES: Final = 8
+TRIES: Final = 4
 STANDS_SECONDS: Final = 4.0
 """How long a stopped victim stands still: longer than a node may be silent before it counts as dead."""
 WHOLE_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
+STARTED_SECONDS: Final = 60.0
+KV_BYTES: Final = 64 << 20
+"""Of each engine: 2 KiB a position. Three engines with a GiB each leave too little of a small machine."""
 
 
 class Stage:
-    """Owns the deployment: a context manager. The reference is one vLLM alone; it says what is right."""
+    """Owns the deployment: a context manager. The reference is one vLLM alone; it says what is right.
 
-    def __init__(self, folder: Path, ports: Ports) -> None:
+    Args:
+        folder: for the model.
+        run: for logs, in its folder `log`.
+    """
+
+    def __init__(self, folder: Path, run: Path, ports: Ports) -> None:
         model = folder / "model"
         tiny_model.make(model)
-        self._plan = planning.make(folder / "run", ports, model=model, model_name="tiny", pool_size="64MiB")
+        engine = f"{planning.ENGINE_FLAGS} --kv-cache-memory-bytes {KV_BYTES}"
+        self._plan = planning.make(run, ports, model=model, model_name="tiny", engine=engine, pool_size="64MiB")
         self._supervision = Supervision(self._plan)
         self._ports = ports
-        self._prompts = PromptMaker(model, "tiny")
-        self._fresh = 0
-        self._processes: dict[str, int] = {}
+        self._chain = Chain(model, "tiny", ports)
         self._common: list[Expected] = []
 
     def __enter__(self) -> Stage:
         try:
             self._supervision.start([*SERVICES, "reference"])
             wait_all(self._supervision, [*SERVICES, "reference"], self._ports)
-            self._common = [self._expected() for _ in range(8)]
-            if not self._whole([]):
-                raise Complaint("not_whole", "a new prompt did not go its whole way before anything was hurt")
-            self._processes = self._counts()
+            self._common = [self._chain.fresh() for _ in range(8)]
+            self._get_whole([])
+            with self._traffic():  # connections and threads that are kept are there before anybody counts
+                pass
+            self._chain.step()
+            self._left = Left(self._plan, self._supervision, self._chain.step)
         except BaseException:
             self._supervision.stop()
             raise
@@ -76,46 +83,57 @@ class Stage:
         self._supervision.stop()
 
     def play(self, scenario: Scenario) -> Result:
-        """Everything is whole before, and after it unless the result says otherwise."""
+        """Everything is whole before and after it: what does not get so by itself is started anew. Raises Complaint."""
         try:
-            return self._play(scenario)
-        except (Complaint, HttpFailure, LookupError) as error:
-            return Result(scenario, failure=str(error))
+            result = self._play(scenario)
+        except Missed as missed:
+            return Result(scenario, missed=str(missed))
+        except (Complaint, HttpFailure, OSError, LookupError) as error:
+            result = Result(scenario, failure=f"{'' if isinstance(error, Complaint) else 'error: '}{error}")
+        if result.failure or result.left:
+            say(f"    {'; '.join(result.faults())}")
+            self._anew()
+        return result
 
     def _play(self, scenario: Scenario) -> Result:
-        spares = [self._expected(), self._expected()]
-        earlier, first = self._only_at_tier_a()
-        router = Server(self._ports.router, ANSWER_SECONDS)
-        beside = Traffic(router, self._common, BESIDE, clients=3)
-        with Hold(scenario.phase, self._supervision, self._ports) as hold:
-            probe = self._brought(scenario.phase, hold, router)
-            beside.start()
-            wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
-            with self._hurt(scenario, probe):
-                hold.release()
-        outcome = probe.wait()
-        others = Counter(one.seen for one in beside.wait())
-        began = time.monotonic()
-        wait_all(self._supervision, SERVICES, self._ports)
-        ready = time.monotonic()
-        wait_until("a new prompt goes its whole way", lambda: self._whole(spares), WHOLE_SECONDS)
-        whole = time.monotonic()
-        return Result(scenario, outcome, others, ready - began, whole - ready, self._found(earlier, first), self._left())
+        victim = scenario.victim
+        running = lambda: self._supervision.process(victim).state == "RUNNING"  # noqa: E731
+        # One that ends before supervisord counts it as started is started again later and later, and then never.
+        wait_until(f"supervisord counts {victim} as started", running, STARTED_SECONDS)
+        spares = [self._chain.fresh(), self._chain.fresh()]
+        earlier, first = self._chain.only_at_tier_a()
+        beside = self._traffic()
+        with ThreadPoolExecutor(1) as watcher:
+            with ExitStack() as ends, Hold(scenario.phase, self._supervision, self._ports) as hold:
+                probe = self._brought(scenario.phase, hold)
+                ends.callback(probe.wait)
+                beside.start()
+                ends.callback(beside.wait)
+                wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
+                with self._hurt(scenario, probe):
+                    hold.release()
+                going_on = time.monotonic()
+                readiness = watcher.submit(self._ready_at, victim)
+            outcome, others = probe.wait(), Counter(one.seen for one in beside.wait())
+            over, ready = time.monotonic(), readiness.result()
+        self._get_whole(spares)
+        whole = time.monotonic() - ready
+        found, left = self._chain.found(earlier, first), self._left()
+        return Result(scenario, outcome, others, ready - going_on, max(0.0, over - ready), whole, found, left)
 
-    def _brought(self, phase: Phase, hold: Hold, router: Server) -> Probe:
-        """A request in this phase. Some last a tenth of a second; one that is over before it is seen is followed by another.
-
-        Raises Complaint.
-        """
+    def _brought(self, phase: Phase, hold: Hold) -> Probe:
+        """A request in this phase; one that is over before it is seen is followed by another. Raises Missed."""
         for left in reversed(range(TRIES)):
-            length = LONG if phase is Phase.PREFILLING else LENGTH
-            probe = Probe(router, self._expected(length, MANY if phase is Phase.DECODING else TOKENS))
+            length = {"length": LONG} if phase is Phase.PREFILLING else {}
+            expected = self._chain.fresh(tokens=MANY if phase is Phase.DECODING else TOKENS, **length)
+            probe = Probe(Server(self._ports.router, ANSWER_SECONDS), expected)
             try:
                 hold.bring(probe.start)
                 return probe
-            except Complaint:
+            except Missed as missed:
                 hold.release()
                 probe.wait()
+                say(f"    {missed}; {left} more tries")
                 if not left:
                     raise
         raise AssertionError
@@ -130,12 +148,14 @@ class Stage:
             return
         if scenario.how is How.STOP:
             pid = self._supervision.process(victim).pid
-            os.kill(pid, signal.SIGSTOP)
+            send = os.killpg if victim in ENGINES else os.kill
+            send(pid, signal.SIGSTOP)
             try:
                 yield
+                send(pid, signal.SIGSTOP)  # the one that was held stands with the others
                 probe.ended(STANDS_SECONDS)
             finally:
-                os.kill(pid, signal.SIGCONT)
+                send(pid, signal.SIGCONT)
             return
         with ThreadPoolExecutor(1) as beside:
             stopping = beside.submit(self._supervision.stop_one, victim)
@@ -145,92 +165,34 @@ class Stage:
                 stopping.result()
                 self._supervision.start_one(victim)
 
-    def _expected(self, length: int = LENGTH, tokens: int = TOKENS) -> Expected:
-        """A prompt that nobody has seen, full pages and a tail, and the right answer."""
-        self._fresh += 1
-        case = self._prompts.completion(f"mole {self._fresh}", length)
-        case = case._replace(body=case.body | {"max_tokens": tokens, "ignore_eos": True})
-        return Expected(case, ask(Server(self._ports.reference), case))
+    def _traffic(self) -> Traffic:
+        return Traffic(Server(self._ports.router, ANSWER_SECONDS), self._common, BESIDE, clients=3)
 
-    def _whole(self, spares: list[Expected]) -> bool:
-        """A new prompt is answered rightly, and D has every page from tier b, which has it from tier a."""
-        expected = spares.pop() if spares else self._expected()
-        before = counters.read(self._ports)
-        outcome = follow(Server(self._ports.router), expected, lambda ids: True)
-        if outcome.seen is Seen.WRONG:
-            raise Complaint("wrong_answer", outcome.text)
-        return outcome.seen is Seen.RIGHT and self._all_from_cache(before, expected)
+    def _ready_at(self, victim: str) -> float:
+        """When everybody said to be ready, the victim first. Raises Complaint."""
+        asked = probes(self._ports)
+        wait_ready(self._supervision, asked[victim])
+        ready = lambda: all(asked[name].server.status(asked[name].path)[0] == 200 for name in SERVICES)  # noqa: E731
+        wait_until("everybody is ready", ready, ENGINE_SECONDS)
+        return time.monotonic()
 
-    def _all_from_cache(self, before: Counters, expected: Expected) -> bool:
-        """Whether one request on D since `before` had no position of its prompt computed and all of its pages fetched."""
-        if not wait_for(lambda: counters.read(self._ports).since(before).d_requests >= 1, 10):
-            return False
-        grown = counters.read(self._ports).since(before)
-        return grown.d_prompt_positions == 0 and grown.b_pages_fetched >= expected.pages
-
-    def _only_at_tier_a(self) -> tuple[Expected, Answer]:
-        """A prompt whose pages P has saved and nobody else has asked for, and P's first token."""
-        expected = self._expected()
-        before = counters.read(self._ports)
-        case = self._prompts.exact("P alone", list(expected.prompt_ids), max_tokens=1)
-        first = ask(Server(self._ports.p), case)
-        saved = lambda: counters.read(self._ports).since(before).p_pages_saved >= expected.pages  # noqa: E731
-        wait_until("P has saved a prompt", saved, 10)
-        return expected, first
-
-    def _found(self, expected: Expected, first: Answer) -> bool:
-        """D's leg as the router sends it, without a P: right, and nothing computed."""
-        before = counters.read(self._ports)
-        body = {"max_tokens": TOKENS - 1, "ignore_eos": True, "kv_transfer_params": {"pegaflow_expected": True}}
-        case = self._prompts.exact("D alone", [*expected.prompt_ids, *first.ids], **body)
-        rest = ask(Server(self._ports.d), case)
-        return first.ids + rest.ids == expected.answer.ids and self._all_from_cache(before, expected)
+    def _get_whole(self, spares: list[Expected]) -> None:
+        """Returns when a new prompt has gone its whole way. Raises Complaint, HttpFailure."""
+        wait_until("a new prompt goes its whole way", lambda: self._chain.whole(spares), WHOLE_SECONDS)
 
     def _in_flight(self) -> float:
         return metrics.take(Server(self._ports.router)).total("pegaflow_router_in_flight_requests")
 
-    def _counts(self) -> dict[str, int]:
-        return {name: level.processes for name, level in levels.take(self._supervision).items()}
-
-    def _left(self) -> dict[str, Any]:
-        """What requests still hold, and services with more or fewer processes than at first; {} once there is nothing."""
-
-        def left() -> dict[str, Any]:
-            counts = self._counts()
-            then = self._processes
-            odd = {f"processes of {name}": counts.get(name, 0) for name in then if counts.get(name, 0) != then[name]}
-            return {**requests_hold(self._ports), **odd}
-
-        return {} if wait_for(lambda: not left(), 15) else left()
-
-
-class Probe(Thread):
-    """The request that is caught: one stream."""
-
-    def __init__(self, server: Server, expected: Expected) -> None:
-        super().__init__(name="probe")
-        self._server, self._expected = server, expected
-        self._ids: list[int] = []
-        self._outcome: Outcome | None = None
-
-    def start(self) -> Sequence[int]:  # type: ignore[override]
-        """Returns the ids that have come, as they come."""
-        super().start()
-        return self._ids
-
-    def run(self) -> None:
-        def heard(ids: Sequence[int]) -> bool:
-            self._ids[:] = ids
-            return True
-
-        self._outcome = follow(self._server, self._expected, heard)
-
-    def ended(self, seconds: float) -> bool:
-        """Waits at most so long for its end."""
-        self.join(seconds)
-        return not self.is_alive()
-
-    def wait(self) -> Outcome:
-        self.join()
-        assert self._outcome is not None
-        return self._outcome
+    def _anew(self) -> None:
+        """Stops and starts everybody but the reference, so that the next scenario does not suffer from this one."""
+        say("    starting everybody anew")
+        for name in SERVICES:
+            if pid := self._supervision.process(name).pid:
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGCONT)
+            with suppress(Fault):  # it does not run
+                self._supervision.stop_one(name)
+            with suppress(Fault):  # it does: supervisord was faster
+                self._supervision.start_one(name)
+        wait_all(self._supervision, SERVICES, self._ports)
+        self._get_whole([])

@@ -20,7 +20,7 @@ from deployment import plan as planning
 from deployment.answers import ask
 from deployment.cases import PromptMaker
 from deployment.http import Server
-from deployment.leftovers import held
+from deployment.leftovers import files, held
 from deployment.levels import Level
 from deployment.plan import Plan
 from deployment.ports import from_system
@@ -104,12 +104,6 @@ class Soak:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    def files(self) -> Counter[str]:
-        """Files of the deployment by folder and kind."""
-        folders = self.plan.runtime, self.plan.pool
-        found = [path for folder in folders for path in folder.rglob("*") if not path.is_dir()]
-        return Counter(f"{path.parent.name}/{path.suffix}" for path in found)
-
 
 @pytest.fixture(scope="module")
 def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
@@ -123,7 +117,7 @@ def soak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Soak]:
 
 def test_nothing_grows(soak: Soak) -> None:
     peace = max(REQUESTS // 5, 200)
-    before, files = soak.undisturbed(peace), soak.files()
+    before, known = soak.undisturbed(peace), files(soak.plan)
     faults = FAULTS + (OF_ENGINES if REQUESTS >= LONG else ())
     count = REQUESTS - 2 * peace
     with soak.traffic(count) as traffic:
@@ -139,7 +133,7 @@ def test_nothing_grows(soak: Soak) -> None:
         say(f"    {name:10} before {before[name]}\n{'':14} after  {after[name]}")
     say(f"    clients saw {dict(soak.seen)}")
     assert soak.seen[Seen.RIGHT] > REQUESTS // 2
-    assert soak.files() == files
+    assert files(soak.plan) == known
     for name, then in before.items():
         now = after[name]
         assert now.processes == then.processes, name
