@@ -17,6 +17,7 @@ from deployment.reference import Expected
 from deployment.supervision import wait_for
 from deployment.traffic import Seen, follow
 from environment.complaint import Complaint
+from environment.progress import say
 
 LENGTH: Final = 150
 TOKENS: Final = 32
@@ -51,7 +52,10 @@ class Chain:
             raise Complaint(WRONG_ANSWER, outcome.text)
         if outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER):
             spares.append(expected)
-        return outcome.seen is Seen.RIGHT and self._all_from_cache(before, expected)
+        if outcome.seen is not Seen.RIGHT:
+            say(f"    not yet: {outcome.seen} {outcome.text}")
+            return False
+        return self._all_from_cache(before, expected)
 
     def only_at_tier_a(self) -> tuple[Expected, Answer]:
         """A prompt whose pages P has saved and nobody else has asked for, and P's first token. Raises HttpFailure, Complaint."""
@@ -78,10 +82,18 @@ class Chain:
 
     def _all_from_cache(self, before: Counters, expected: Expected) -> bool:
         """Whether one request on D since `before` had no position of its prompt computed and all of its pages fetched."""
-        if not wait_for(lambda: counters.read(self._ports).since(before).d_requests >= 1, 10):
-            return False
         grown = counters.read(self._ports).since(before)
-        return grown.d_prompt_positions == 0 and grown.b_pages_fetched >= expected.pages
+
+        def ended() -> bool:
+            nonlocal grown
+            grown = counters.read(self._ports).since(before)
+            return grown.d_requests >= 1
+
+        if wait_for(ended, 10) and grown.d_prompt_positions == 0 and grown.b_pages_fetched >= expected.pages:
+            return True
+        said = f"{grown.d_requests:.0f} requests ended at D, {grown.d_prompt_positions} positions computed there"
+        say(f"    not yet: {said}, {grown.b_pages_fetched:.0f} of {expected.pages} pages fetched")
+        return False
 
 
 def _hear(_ids: Sequence[int]) -> bool:
