@@ -6,26 +6,19 @@ nothing that takes longer than a slice is over before it was seen, however slow 
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from deployment import levels, metrics
 from deployment.http import Server
 from deployment.ports import Ports
-from deployment.supervision import Supervision, wait_for
+from deployment.supervision import Supervision
 from environment.complaint import Complaint
 from failures.scenario import Phase
+from failures.standstill import Standstill
 
 SECONDS: Final = 20.0
-POLL_SECONDS: Final = 0.01
-"""Between two looks. In it what the last slice has done gets from the engine to its tier, or to the client."""
-SLICE_SECONDS: Final = 0.005
-"""A step of decoding takes about as long; a prefill of the longest prompt twenty times that."""
 ENGINE_CORE, WORKER, MOVER = "VLLM::EngineCore", "VLLM::Worker", "pegaflow.services.tier.mover"
 DECODED: Final = 3
 """So many ids at the client: D has said some itself."""
@@ -64,8 +57,7 @@ class Hold:
     def __init__(self, phase: Phase, supervision: Supervision, ports: Ports) -> None:
         self._phase, self._ports = phase, ports
         self._place = PLACES[phase]
-        self._pid = find(supervision, self._place)
-        self._stopped = False
+        self._process = Standstill(find(supervision, self._place))
 
     def __enter__(self) -> Hold:
         return self
@@ -76,33 +68,17 @@ class Hold:
     def bring(self, start: Callable[[], Sequence[int]]) -> None:
         """Has a request in the phase. `start` returns the list that its ids are put into. Raises Missed if that fails."""
         before = there(self._phase, self._ports)
-        self._stop()
+        self._process.stop()
         ids = start()
-
-        def seen() -> bool:
-            if reached(self._phase, self._ports, before, ids):
-                return True
-            if self._place.sliced:
-                self.release()
-                time.sleep(SLICE_SECONDS)
-                self._stop()
-            return False
-
-        if not wait_for(seen, SECONDS, poll_seconds=POLL_SECONDS):
+        seen = lambda: reached(self._phase, self._ports, before, ids)  # noqa: E731
+        if not self._process.until(seen, SECONDS, sliced=self._place.sliced):
             raise Missed("not_reached", f"the request was not {self._phase} within {SECONDS:.0f} s")
         if not legs(self._ports, self._place.legs):
             raise Missed("missed", f"the request was {self._phase} for too short a time")
 
     def release(self) -> None:
         """The process goes on. Quiet when it has ended meanwhile, and the second time."""
-        if self._stopped:
-            self._stopped = False
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGCONT)
-
-    def _stop(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-        self._stopped = True
+        self._process.go()
 
 
 def find(supervision: Supervision, place: Place) -> int:

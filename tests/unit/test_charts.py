@@ -44,7 +44,10 @@ def test_names_are_escaped_and_ticks_are_round() -> None:
 
 
 def test_cells_stand_in_their_row_and_column() -> None:
-    rows = {"first": [Cell("#111111", ["a"]), None], "second": [Cell("#222222", ["b"]), Cell("#333333", ["c", "d & e"])]}
+    rows: dict[str, list[Cell | None]] = {
+        "first": [Cell("#111111", ["a"]), None],
+        "second": [Cell("#222222", ["b"]), Cell("#333333", ["c", "d & e"])],
+    }
     root = ET.fromstring(grid.draw("t < u", {"what": "#444444"}, ["left", "right"], rows))
     at = {
         box.attrib["fill"]: (float(box.attrib["x"]), float(box.attrib["y"]))
