@@ -103,19 +103,19 @@ class Stage:
         spares = [self._chain.fresh(), self._chain.fresh()]
         earlier, first = self._chain.only_at_tier_a()
         beside = self._traffic()
-        with ThreadPoolExecutor(1) as watcher:
-            with ExitStack() as ends, Hold(scenario.phase, self._supervision, self._ports) as hold:
-                probe = self._brought(scenario.phase, hold)
-                ends.callback(probe.wait)
-                beside.start()
-                ends.callback(beside.wait)
-                wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
-                with self._hurt(scenario, probe):
-                    hold.release()
-                going_on = time.monotonic()
-                readiness = watcher.submit(self._ready_at, victim)
-            outcome, others = probe.wait(), Counter(one.seen for one in beside.wait())
-            over, ready = time.monotonic(), readiness.result()
+        with ExitStack() as ends, Hold(scenario.phase, self._supervision, self._ports) as hold:
+            probe = self._brought(scenario.phase, hold)
+            ends.callback(probe.wait)
+            ends.enter_context(beside)
+            wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
+            with self._hurt(scenario, probe):
+                hold.release()
+            going_on = time.monotonic()
+            ready = self._ready_at(victim)
+            # Whoever was refused asks again: were nobody answered, this would not end.
+            wait_until("those beside it were answered", lambda: beside.done() >= BESIDE, ANSWER_SECONDS)
+        outcome, others = probe.wait(), Counter(one.seen for one in beside.wait())
+        over = time.monotonic()
         self._get_whole(spares)
         whole = time.monotonic() - ready
         found, left = self._chain.found(earlier, first), self._left()
