@@ -34,7 +34,7 @@ BESIDE: Final = 6
 """Requests beside the one that is caught, three at a time."""
 LONG: Final = 1900
 """Of a prompt that is caught in its prefill."""
-MANY: Final = 200
+MANY: Final = 100
 """Of an answer that is caught while it is decoded."""
 TRIES: Final = 4
 STANDS_SECONDS: Final = 4.0
