@@ -30,7 +30,7 @@ from deployment.supervision import SERVICES, Supervision
 from deployment.traffic import Outcome, Seen, Traffic
 from environment.progress import say
 
-REQUESTS = int(os.environ.get("PEGAFLOW_SOAK", "1200"))
+REQUESTS = int(os.environ.get("PEGAFLOW_SOAK", "1000"))
 LONG = 10_000
 CASES = 60
 MAX_TOKENS = 6
