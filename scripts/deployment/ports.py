@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from dataclasses import dataclass
 
@@ -46,8 +47,13 @@ def from_base(base: int) -> Ports:
 
 
 def from_system(*others: Ports) -> Ports:
-    """Ports that are free now; for tests, of which several may run on one machine. `others`: promised, maybe not in use yet."""
-    for base in range(20000, 32000, SPAN):  # below Linux's ephemeral range, which starts at 32768
+    """Ports that are free now; for tests, of which several may run on one machine. `others`: promised, maybe not in use yet.
+
+    Each process begins to look elsewhere: vLLM takes its port a minute after it was found free.
+    """
+    bases = range(20000, 32000 - SPAN, SPAN)  # below Linux's ephemeral range, which starts at 32768
+    first = os.getpid() % len(bases)
+    for base in (*bases[first:], *bases[:first]):
         ports = from_base(base)
         if ports not in others and not taken(ports):
             return ports
