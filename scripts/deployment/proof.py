@@ -9,6 +9,7 @@ from deployment import counters
 from deployment.answers import Answer, ask, stream
 from deployment.cases import BLOCK_SIZE, Case, PromptMaker
 from deployment.counters import Counters
+from deployment.engine import saves
 from deployment.figures import Figures, spread
 from deployment.http import HttpFailure, Server
 from deployment.ports import Ports
@@ -234,9 +235,6 @@ class Proof:
         return asked
 
     def _saves_into_tier_a(self) -> bool:
-        """Asks P for a token, of a new prompt. A save needs all of P's processes attached, and they come back one by one."""
         self._probes += 1
-        before = counters.pages_held(self._ports.tier_a_health)
         probe = self._prompts.completion(f"harbour {self._probes}", BLOCK_SIZE + 8)
-        ask(self._p, probe._replace(body=probe.body | {"max_tokens": 1}))
-        return wait_for(lambda: counters.pages_held(self._ports.tier_a_health) > before, 1)
+        return saves(self._p, self._ports.tier_a_health, probe)

@@ -17,6 +17,7 @@ from types import TracebackType
 from stores.store import Store
 
 from deployment import metrics
+from deployment.engine import forget_prefixes
 from deployment.http import Event, HttpFailure, Server
 from engines.journal import JournalFile
 from engines.names import PROBE, PROFILE_FILE, SCHEDULER, STEPS_FILE
@@ -36,6 +37,7 @@ SHARED_MEMORY = Path("/dev/shm")
 START_S = 600.0
 STOP_S = 60.0
 REJOIN_S = 30.0
+FORGET_S = 30.0
 
 
 class SideFailed(Exception):
@@ -147,11 +149,8 @@ class Side:
 
     def forget_local(self) -> None:
         """Empties vLLM's own prefix cache, and only that. Waits until no save pins a block any more; raises SideFailed."""
-        deadline = time.monotonic() + 30
-        while not self.server.post("/reset_prefix_cache", {}).get("success"):
-            if time.monotonic() > deadline:
-                raise SideFailed(f"{self.name}: blocks are held for ever; the prefix cache cannot be reset")
-            time.sleep(0.02)
+        if not forget_prefixes(self.server, FORGET_S):
+            raise SideFailed(f"{self.name}: blocks are held for ever; the prefix cache cannot be reset")
 
     def complete(self, prompt: list[int], tokens: int) -> None:
         """One answer of exactly `tokens` ids. Raises HttpFailure."""
