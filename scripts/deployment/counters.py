@@ -15,7 +15,7 @@ class Counters(NamedTuple):
     On D the forwarded first token is the prompt's last position, and vLLM always computes that one. The connector
     counts all positions (`d_positions`) and, apart, the last ones (`d_last_positions`); vLLM counts what it computed
     (`d_vllm_computed`) and requests (`d_requests`). Without a prefill on D the four grow by one per request. `replays`:
-    requests that the router did not splice.
+    requests that the router did not splice. `p_positions`: all that P computed of prompts.
     """
 
     d_positions: float
@@ -28,6 +28,9 @@ class Counters(NamedTuple):
     p_tails_saved: float
     b_pages_fetched: float
     replays: float
+    p_positions: float
+    a_disk_pages_read: float
+    b_disk_pages_read: float
 
     @property
     def d_prompt_positions(self) -> int:
@@ -42,8 +45,9 @@ class Counters(NamedTuple):
 
 
 def read(ports: Ports) -> Counters:
-    """Totals of now, from P, D, tier b and the router. Raises HttpFailure."""
+    """Totals of now, from P, D, both tiers and the router. Raises HttpFailure."""
     p, d = metrics.take(Server(ports.p)), metrics.take(Server(ports.d))
+    a = metrics.take(Server(ports.tier_a_health))
     b, router = metrics.take(Server(ports.tier_b_health)), metrics.take(Server(ports.router))
     return Counters(
         d_positions=d.total("pegaflow_prompt_positions_computed_total"),
@@ -56,6 +60,9 @@ def read(ports: Ports) -> Counters:
         p_tails_saved=p.total("pegaflow_tails_saved_total"),
         b_pages_fetched=b.total("pegaflow_tier_pages_fetched_total"),
         replays=router.total("pegaflow_router_requests_total", plan="replay"),
+        p_positions=p.total("pegaflow_prompt_positions_computed_total"),
+        a_disk_pages_read=a.total("pegaflow_tier_disk_pages_read_total"),
+        b_disk_pages_read=b.total("pegaflow_tier_disk_pages_read_total"),
     )
 
 

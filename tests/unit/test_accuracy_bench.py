@@ -1,0 +1,305 @@
+"""The pure parts of scripts/bench/accuracy: prompts, numeric paths, scores, and what counters prove."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from bench.needles.drawings import charts
+from bench.needles.pace import pace
+from bench.needles.path import Path, Way, after_full_pages, path
+from bench.needles.prompts import CHUNK, DEPTHS, SHORT_LENGTHS, Prompt, batches, check, needles, secret, shorts
+from bench.needles.score import (
+    Part,
+    Reference,
+    first_difference,
+    joined,
+    other_scores,
+    row,
+    told,
+    unproven,
+    wrong,
+)
+from bench.needles.texts import Doc, docs, docs_of, manual, manual_of
+from deployment.answers import Answer
+from deployment.cases import BLOCK_SIZE
+from deployment.counters import Counters
+
+
+class Words:
+    """A tokenizer: an id for each word, number, sign and gap."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.setdefault(word, len(self._ids)) for word in re.findall(r"\w+|\s+|[^\w\s]", text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        words = list(self._ids)
+        return "".join(words[i] for i in ids)
+
+
+HAY = " ".join(f"Sheep {n} eats grass." for n in range(3000))
+DOCS = [Doc(f"farm.animal{n}", " ".join(f"word{n}x{i}" for i in range(80))) for n in range(40)]
+
+
+def made(thousands: Sequence[int] = (1, 2), keys: int = 2) -> list[Prompt]:
+    return needles(Words().encode, HAY, thousands, DEPTHS, keys)
+
+
+def answer(*ids: int, text: str = "", first_after: float | None = None) -> Answer:
+    return Answer((), ids, text, "length", first_after)
+
+
+def counters(**values: float) -> Counters:
+    return Counters(**{name: values.get(name, 0.0) for name in Counters._fields})
+
+
+def prompt(ids: int, name: str = "one", secret: str = "") -> Prompt:
+    return Prompt(name, f"group {ids}", tuple(range(ids)), secret, 50, 16)
+
+
+def test_a_needle_is_whole_chunks_and_one_id_and_its_secret_stands_where_it_should() -> None:
+    words = Words()
+    prompts = needles(words.encode, HAY, (1, 2), DEPTHS, 2)
+    assert len(prompts) == 2 * len(DEPTHS) * 2
+    for one in prompts:
+        assert len(one.ids) == int(one.group.removeprefix("needle ").removesuffix("k")) * CHUNK + 1
+        text = words.decode(one.ids)
+        assert text.count(one.secret) == 1 and f"is {one.secret}." in text
+        assert text.endswith(" is") and text.index(one.secret) / len(text) == pytest.approx(one.depth / 100, abs=0.06)
+    assert {one.secret for one in prompts} == {secret(0), secret(1)} and secret(0) != secret(1)
+
+
+def test_prompts_are_the_same_each_time_and_none_begins_like_another() -> None:
+    prompts = [*made(), *shorts(Words().encode, DOCS, 16)]
+    assert prompts == [*made(), *shorts(Words().encode, DOCS, 16)]
+    check(prompts)
+    twin = prompts[0]._replace(name="twin", ids=(*prompts[0].ids[:BLOCK_SIZE], 1, 2, 3))
+    with pytest.raises(ValueError, match="twin begins like needle 1k"):
+        check([*prompts, twin])
+
+
+def test_secrets_are_five_digits_and_differ() -> None:
+    found = [secret(key) for key in range(8)]
+    assert len(set(found)) == 8 and all(len(one) == 5 and one.isdigit() for one in found)
+
+
+def test_what_has_no_room_or_no_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="no room"):
+        needles(Words().encode, HAY, (0,), DEPTHS, 1)
+    with pytest.raises(ValueError, match="no room"):
+        needles(Words().encode, "", (1,), DEPTHS, 1)
+    with pytest.raises(ValueError, match="9 keys"):
+        made(keys=9)
+
+
+def test_short_prompts_have_their_lengths_half_of_them_are_questions() -> None:
+    prompts = shorts(Words().encode, DOCS, 16)
+    assert [len(one.ids) for one in prompts] == [length for length in SHORT_LENGTHS for _ in range(4)]
+    assert sum(one.name.startswith("question") for one in prompts) == 8
+    assert not any(told(one, answer(text="anything")) for one in prompts)
+    with pytest.raises(ValueError, match="no docstring is left"):
+        shorts(Words().encode, DOCS[:7], 16)
+
+
+def test_docstrings_with_too_little_text_or_a_known_beginning_are_passed_over() -> None:
+    short, good = Doc("a.b", "only this"), DOCS[0]
+    (one,) = shorts(Words().encode, [short, good], 1)
+    assert good.name in one.name
+    with pytest.raises(ValueError):
+        shorts(Words().encode, [good, *[good] * 20], 5)  # the fifth is a question of the first one's length again
+
+
+def test_text_is_read_from_sources() -> None:
+    assert manual_of("x = 1\ntopics = {'b': 'two\\n  words', 'a': 'first'}\n") == "first two words"
+    with pytest.raises(ValueError):
+        manual_of("x = 1")
+    source = """
+def f():
+    "Does f."
+def _g():
+    "no"
+class C:
+    "A  C."
+    def m(self):
+        '''Does
+        m.'''
+    def n(self): ...
+"""
+    assert docs_of("mod", source) == [Doc("mod.f", "Does f."), Doc("mod.C", "A C."), Doc("mod.C.m", "Does m.")]
+
+
+def test_the_standard_library_has_enough_of_it() -> None:
+    assert len(manual()) > 300_000
+    long = [doc for doc in docs() if len(doc.text) > 400]
+    assert len(long) > 100 and len({doc.name for doc in long}) > 100
+
+
+def test_batches_keep_the_order_and_their_bound() -> None:
+    prompts = [prompt(33, f"s{i}") for i in range(5)] + [prompt(320, f"l{i}") for i in range(5)] + [prompt(9600, "huge")]
+    found = batches(prompts, 25)
+    assert [one for batch in found for group in batch for one in group] == prompts
+    for batch in found:
+        groups = [{one.group for one in group} for group in batch]
+        assert all(len(names) == 1 for names in groups) and len({*map(frozenset, groups)}) == len(groups)
+        assert sum(one.pages for group in batch for one in group) <= 25 or batch == [[prompts[-1]]]
+    assert [len(batch) for batch in found] == [2, 1, 1, 1] and batches([], 25) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "ids", "expected"),
+    [
+        (Way.COLD, 50, Path.SAME),
+        # 1,024 and one: alone, the last position is computed in a step of its own, and so does who has the rest in a cache.
+        (Way.DISK, CHUNK + 1, Path.SAME),
+        (Way.REMOTE, CHUNK + 1, Path.SAME),
+        (Way.AGAIN, 7 * CHUNK + 1, Path.SAME),
+        (Way.DISK, CHUNK + 2, Path.SAME),
+        (Way.REMOTE, CHUNK + 2, Path.OTHER),
+        # 32 and one: cold in one step of 33; who has 32 in a cache computes one.
+        (Way.AGAIN, 33, Path.OWN_CACHE),
+        (Way.DISK, 33, Path.OWN_CACHE),
+        (Way.REMOTE, 33, Path.OWN_CACHE),
+        # 32 and 18: P computes 18, and D, which loads the tail, one.
+        (Way.DISK, 50, Path.OWN_CACHE),
+        (Way.REMOTE, 50, Path.OTHER),
+        # P loads nothing of less than a page; of whole pages all rows but one, where vLLM's own cache leaves a block.
+        (Way.DISK, 20, Path.SAME),
+        (Way.DISK, 64, Path.OTHER),
+    ],
+)
+def test_paths(way: Way, ids: int, expected: Path) -> None:
+    assert path(way, ids) is expected
+
+
+def test_p_always_has_a_position_left() -> None:
+    assert [after_full_pages(ids) for ids in (1, 31, 32, 33, 64, 65, CHUNK + 1)] == [1, 31, 1, 1, 1, 1, 1]
+
+
+def test_the_shipped_prompts_are_on_comparable_paths_but_one_kind() -> None:
+    assert all(path(way, thousand * CHUNK + 1) is Path.SAME for way in Way for thousand in range(1, 8))
+    assert [ids for ids in SHORT_LENGTHS for way in Way if path(way, ids) is Path.OTHER] == [50]
+
+
+def test_differences_have_a_place() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 5, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == first_difference([1, 2, 3], [1, 2]) == 2
+
+
+def test_other_ids_are_wrong_where_the_path_is_the_same() -> None:
+    one = prompt(CHUNK + 1)
+    right = {"one": Reference(answer(1, 2, 3), answer(1, 2, 3))}
+    assert wrong(Part(Way.DISK, [one], [answer(1, 2, 3)]), right) == []
+    (text,) = wrong(Part(Way.DISK, [one], [answer(1, 9, 3)]), right)
+    assert "differ at 1" in text and "one" in text
+
+
+def test_on_the_own_caches_path_nobody_can_say_where_the_plain_vllm_differs_from_itself() -> None:
+    one = prompt(33)
+    steady = {"one": Reference(answer(1, 2), answer(1, 2))}
+    torn = {"one": Reference(answer(1, 2), answer(1, 3))}
+    part = Part(Way.REMOTE, [one], [answer(1, 3)])
+    assert len(wrong(part, steady)) == 1
+    assert wrong(part, torn) == []
+    assert "1 not judged" in row(part, torn)["path"] and row(part, torn)["ids equal"] == "0 of 1"
+    assert row(part, steady)["path"] == str(Path.OWN_CACHE)
+
+
+def test_on_another_path_ids_are_shown_and_not_judged() -> None:
+    part = Part(Way.REMOTE, [prompt(50)], [answer(7)])
+    right = {"one": Reference(answer(1), answer(1))}
+    assert wrong(part, right) == []
+    found = row(part, right)
+    assert (found["ids equal"], found["first differs at"], found["path"]) == ("0 of 1", 0, "not the same: not judged")
+
+
+def test_a_score_that_is_not_the_plain_vllms_counts_on_every_path_in_both_directions() -> None:
+    one = prompt(50, secret="12345")
+    yes, no = answer(1, text=" 12345."), answer(1, text=" 12354.")
+    for mine, alone, wanted in ((yes, no, 1), (no, yes, 1), (yes, yes, 0), (no, no, 0)):
+        assert len(other_scores([Part(Way.REMOTE, [one], [mine])], {"one": Reference(alone, alone)})) == wanted
+
+
+def test_parts_of_one_group_and_way_make_one_row() -> None:
+    first, second = prompt(33, "one", "12345"), prompt(33, "two", "12345")
+    right = {name: Reference(answer(1, text="12345"), answer(1)) for name in ("one", "two")}
+    parts = [
+        Part(Way.COLD, [first], [answer(1, text="12345", first_after=0.1)], counters(p_positions=33, b_pages_fetched=2)),
+        Part(Way.DIRECT, [first, second], [answer(1, text="12345")] * 2),
+        Part(Way.COLD, [second], [answer(1, text="no", first_after=0.3)], counters(p_positions=33, b_pages_fetched=2)),
+    ]
+    forwarded = {"d_positions": 1.0, "d_last_positions": 1.0}
+    parts = [part if part.grown is None else replace(part, grown=part.grown._replace(**forwarded)) for part in parts]
+    direct, cold = joined(parts)
+    assert (direct.way, cold.way) == (Way.DIRECT, Way.COLD)
+    found = row(cold, right)
+    assert (found["score"], found["at 50 %"], found["at 10 %"]) == ("1 of 2", "1 of 2", "-")
+    assert (found["computed on P"], found["computed on D"], found["from the other tier"]) == (66, 0, 4)
+    assert found["first token ms"] == pytest.approx(200) and row(direct, right)["computed on P"] == "-"
+
+
+PROOF = {
+    Way.COLD: counters(p_positions=83, b_pages_fetched=4, d_positions=2, d_last_positions=2),
+    Way.DISK: counters(p_positions=19, a_disk_pages_read=2, b_pages_fetched=4, d_positions=2, d_last_positions=2),
+    Way.REMOTE: counters(d_positions=2, d_last_positions=2, b_pages_fetched=3, d_pages_loaded=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "field", "off"),
+    [
+        (Way.COLD, "p_positions", -1),
+        (Way.COLD, "b_pages_fetched", -1),
+        (Way.COLD, "d_positions", +1),
+        (Way.COLD, "replays", +1),
+        (Way.DISK, "p_positions", +32),
+        (Way.DISK, "a_disk_pages_read", -1),
+        (Way.DISK, "b_pages_fetched", -1),
+        (Way.DISK, "d_positions", +1),
+        (Way.REMOTE, "p_positions", +1),
+        (Way.REMOTE, "d_positions", +1),
+        (Way.REMOTE, "b_pages_fetched", -1),
+        (Way.REMOTE, "d_pages_loaded", -1),
+        (Way.REMOTE, "b_disk_pages_read", +1),
+    ],
+)
+def test_counters_prove_a_way(way: Way, field: str, off: int) -> None:
+    """Prompts of 33 and 50 ids: two pages each, one of them full; P has 1 and 18 positions left."""
+    proven = PROOF[way]
+    part = Part(way, [prompt(33), prompt(50)], [answer(1)] * 2, proven)
+    assert unproven(part) == []
+    less = Part(way, part.prompts, part.answers, proven._replace(**{field: getattr(proven, field) + off}))
+    assert len(unproven(less)) >= 1 and all(str(way) in text for text in unproven(less))
+
+
+def test_the_pace_is_that_of_two_prefills() -> None:
+    def seconds(ids: int) -> float:
+        return 0.001 * ids + 1e-7 * ids * ids / 2
+
+    found = pace((1025, seconds(1025)), (3073, seconds(3073)), 0.04)
+    assert found.prefill(7169) == pytest.approx(seconds(7169))
+    assert found.rate(1024) == pytest.approx(1024 / seconds(1024))
+    noisy = pace((1000, 1.0), (3000, 2.9), 0.04)  # a long one that was faster per id: no prompt costs less than nothing
+    assert noisy.prefill(7000) == pytest.approx(7.0)
+    one = prompt(1025)
+    assert found.run([one, one], 1) - found.run([one], 1) == pytest.approx(2 * seconds(1025) + 5 * 16 * 0.04)
+
+
+def test_drawings_have_a_line_for_each_way() -> None:
+    parts = [
+        Part(way, [prompt(ids, "one", "12345")], [answer(1, text="12345", first_after=ids / 1e4)])
+        for way in (Way.DIRECT, Way.COLD)
+        for ids in (1025, 2049)
+    ]
+    found = charts(parts)
+    assert set(found) == {"accuracy_score.svg", "accuracy_first_token.svg"}
+    for text in found.values():
+        assert len(ET.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert set(charts([Part(Way.COLD, [prompt(33)], [answer(1, first_after=0.1)])])) == {"accuracy_first_token.svg"}
