@@ -329,7 +329,7 @@ def test_status_of_the_tool_walks_from_the_metaserver_to_the_tiers() -> None:
         ]
         assert [one.endpoint for one in seen.wrong] == ["tcp://127.0.0.1:1"]
         cells = Listing(status.COLUMNS, seen.rows[2:]).render(Output.TABLE).splitlines()[1].split("  ")
-        assert [cell.strip() for cell in cells if cell][2:8] == ["ready", "1.2s", "3 sealed", "512MiB", "1GiB", "0"]
+        assert [cell.strip() for cell in cells if cell][2:9] == ["ready", "1.2s", "-", "3 sealed", "512MiB", "1GiB", "0"]
         assert seen.rows[2]["status"]["free_bytes"] == 1 << 29
         tier.close()
         world.close()
