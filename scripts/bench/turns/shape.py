@@ -11,6 +11,8 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 SPARE: Final = 1.5
 """Above what the conversations take: tails, prompts of the warm-up, blocks of requests that run."""
+ROOMY: Final = 3.0
+"""The same for a tier: two engines save there, and nothing that either has dropped goes before its time."""
 SMALL: Final = 0.25
 
 
@@ -59,4 +61,4 @@ def kv_gib(shape: Shape, page: int) -> int:
 
 def pool_bytes(shape: Shape, page: int, *, small: bool) -> int:
     """A tier's pool for all conversations with room to spare, or for a quarter of them; whole MiB."""
-    return -(-int(shape.pages * page * (SMALL if small else SPARE)) // MIB) * MIB
+    return -(-int(shape.pages * page * (SMALL if small else ROOMY)) // MIB) * MIB
