@@ -32,6 +32,8 @@ from pegaflow.connector.streams import Streams
 ALIVE_S = 0.5
 JOIN_S = 2.0
 LEAVE_S = 0.01
+PART_S = 1.0
+"""At the end of the process: how long at most the tier may take to have heard what was published; what it has not, is void."""
 
 log = logging.getLogger(__name__)
 
@@ -234,9 +236,18 @@ class Link(LinkFront):
         return self._pool.unmap()
 
     def _begin_close(self) -> None:
-        if self._closing:
+        if not self._closing:
+            self._closing = True
+            self._part(self._clock() + PART_S)
+
+    def _part(self, at_most: float) -> None:
+        """Goes once the last words are heard: the goodbye comes by another socket, and pages that were written end with it."""
+        if self._phase is Phase.LEAVING:
+            return  # the session ended by itself, and with it this link
+        heard = self._phase is not Phase.ATTACHED or not self._outbox.window or self._silence.suspended
+        if not heard and self._clock() < at_most:
+            self._loop.call_later(LEAVE_S, self._part, at_most)
             return
-        self._closing = True
         if (attached := self._attached) is not None:
             self._goodbye = Detach(attached.session, attached.member, attached.token)
         self._set(Phase.LEAVING)

@@ -13,7 +13,7 @@ from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.envelope import EventHeader, PublicationHeader, encode, open_envelope
 from pegaflow.common.wire.messages import saves
-from pegaflow.common.wire.messages.attach import Attached, SessionBeat
+from pegaflow.common.wire.messages.attach import Attached, Detach, SessionBeat
 from pegaflow.connector.bus import RankBus, SchedulerBus
 from pegaflow.connector.link_front import Phase
 from pegaflow.connector.session import IntentRef, Member, SessionId, TierOptions
@@ -172,3 +172,38 @@ def test_a_beat_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pyte
     on_its_thread(bus, lambda: monkeypatch.setattr(bus._streams, "poke", poke))
     assert again.wait(10)
     bus.close()
+
+
+@pytest.mark.parametrize("tier", ["hears it", "does not answer", "has another life"])
+def test_a_process_that_ends_says_goodbye_after_its_last_word_was_heard(tmp_path: Path, tier: str) -> None:
+    """The goodbye goes by another socket: were it first, the tier would end the grant, and with it pages that are written."""
+    bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
+    message = saves.Grant(1, 4, b"d" * 8, bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
+    goodbyes: list[tuple[Message, int]] = []
+
+    def written_then_end() -> None:
+        recorder = joining(bus, tmp_path)
+        event(bus, message, 5)
+        grant = bus._grants[1].grant
+        bus._owed.clear()
+        bus._tell(grant, [0], saves.Written)
+        send = bus._rpc.send
+
+        def watched(goodbye: Message, seconds: float, then: Any) -> None:
+            goodbyes.append((goodbye, len(bus._outbox.window)))
+            send(goodbye, seconds, then)
+
+        bus._rpc.send = watched
+        bus._begin_close()
+        assert bus._phase is Phase.ATTACHED and not goodbyes, "it still owes the tier its last word"
+        assert any(frames for frames in recorder.sent)
+
+    on_its_thread(bus, written_then_end)
+    if tier == "hears it":
+        on_its_thread(bus, lambda: event(bus, SessionBeat(u32s([2]), u64s([2])), 5))
+    elif tier == "has another life":
+        on_its_thread(bus, lambda: event(bus, SessionBeat(u32s([2]), u64s([2])), 5, EPOCH + 1))
+    bus.close()
+    assert not bus._thread.alive
+    left = [unheard for goodbye, unheard in goodbyes if isinstance(goodbye, Detach)]
+    assert left == {"hears it": [0], "does not answer": [1], "has another life": []}[tier]
