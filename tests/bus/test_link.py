@@ -175,7 +175,9 @@ def test_a_beat_that_fails_is_not_the_last_one(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("tier", ["hears it", "does not answer", "has another life"])
-def test_a_process_that_ends_says_goodbye_after_its_last_word_was_heard(tmp_path: Path, tier: str) -> None:
+def test_a_process_that_ends_says_goodbye_after_its_last_word_was_heard(
+    tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The goodbye goes by another socket: were it first, the tier would end the grant, and with it pages that are written."""
     bus = RankBus(options(tmp_path), Member("e", "rank", 0, 0, 1, 0, 1), b"b" * 16, b"l" * 16, 16384, clock=clock.now)
     message = saves.Grant(1, 4, b"d" * 8, bytes([saves.GRANTED]), 1, u32s([0]), u32s([3]), u64s([9]), b"m" * 8)
@@ -193,7 +195,7 @@ def test_a_process_that_ends_says_goodbye_after_its_last_word_was_heard(tmp_path
             goodbyes.append((goodbye, len(bus._outbox.window)))
             send(goodbye, seconds, then)
 
-        bus._rpc.send = watched
+        monkeypatch.setattr(bus._rpc, "send", watched)
         bus._begin_close()
         assert bus._phase is Phase.ATTACHED and not goodbyes, "it still owes the tier its last word"
         assert any(frames for frames in recorder.sent)

@@ -1,0 +1,173 @@
+"""Where the time goes between P's answer and D's first token, one request at a time.
+
+    scripts/bench/handoff [--quick] [--model smollm2|tiny] [--lengths 250,1000,1900] [--rounds 30]
+                          [--json FILE] [--svg FOLDER] [--logs FOLDER]
+
+P and D with connector, a tier each, a metaserver, the router with --pd-first-token: D's pages lie in P's tier. Every prompt is
+new. The handoff begins where the router has P's answer (as `pegaflow_router_handoff_seconds` does) and ends where D's first step
+begins; D's engine core writes down its moments by the same clock. That step itself and the way back to the client are vLLM's, and
+stand beside it.
+
+NOTE: clients, engines and services share the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from engines.journal import JournalFile
+from engines.names import SCHEDULER, STEPS_FILE
+from handoffs.timeline import Handoff, handoff, row, series
+from report import Goal, at_most, show
+from turns.hits import Growth
+from turns.record import Kind
+from turns.shape import BLOCK
+from turns.stand import Stand
+
+from charts.lines import Axis, draw
+from deployment import metrics, tiny_model
+from deployment.cases import PromptMaker
+from deployment.http import HttpFailure, Server
+from deployment.plan import MODEL_NAME
+from environment.checkout import MODEL
+from environment.complaint import EX_UNAVAILABLE, Complaint
+from environment.preflight import GIB, check_memory
+from environment.progress import say, step
+
+AIM_MS: Final = 10.0
+QUICK: Final = {"lengths": "250,1900", "rounds": 8}
+TOKENS: Final = 4
+"""Of an answer: the first from P, the others from D."""
+LONGEST: Final = 2000
+WARM: Final = 3
+"""Rounds that are not counted."""
+SUM: Final = "pegaflow_router_handoff_seconds_sum"
+
+
+class Bench:
+    """`journal`: what D's engine core writes."""
+
+    def __init__(self, stand: Stand, journal: JournalFile, prompts: PromptMaker, model_name: str) -> None:
+        self._stand, self._journal, self._prompts, self._name = stand, journal, prompts, model_name
+        self._router = Server(int(stand.urls[0].rpartition(":")[2]))
+        self._asked = 0
+
+    def once(self, length: int) -> Handoff:
+        """Raises HttpFailure, and ValueError for a handoff that was none."""
+        self._asked += 1
+        prompt = self._prompts.completion(f"pier {self._asked}", length).body["prompt"]
+        body = {"model": self._name, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        before = metrics.take(self._router).total(SUM)
+        self._journal.read()
+        heard = 0.0
+        for event in self._router.stream("/v1/completions", body):
+            heard = heard or (time.monotonic() if event.body.get("choices") else 0.0)
+        took = metrics.take(self._router).total(SUM) - before
+        stages = self._journal.read().stages
+        if len(stages) != 1 or not took:
+            raise ValueError(f"{len(stages)} requests at D, handed over in {took:.4f} s")
+        (moments,) = stages.values()
+        return handoff(heard - took, moments, heard)
+
+    def measure(self, lengths: list[int], rounds: int) -> tuple[dict[int, list[Handoff]], list[str]]:
+        """In turns over the lengths. Also what was not as it should be."""
+        found: dict[int, list[Handoff]] = defaultdict(list)
+        doubts: list[str] = []
+        for number in range(WARM + rounds):
+            for length in lengths:
+                try:
+                    seen = self.once(length)
+                except ValueError as error:
+                    doubts.append(f"round {number}, {length} ids: {error}")
+                    continue
+                if number >= WARM:
+                    found[length].append(seen)
+        return found, doubts
+
+
+def played(asked: argparse.Namespace, lengths: list[int], folder: Path) -> tuple[list[dict[str, Any]], list[Goal], list[str]]:
+    """Raises Complaint, HttpFailure."""
+    model = MODEL
+    if asked.model == "tiny":
+        model = folder / "model"
+        with step("make a tiny model with random weights"):
+            tiny_model.make(model)
+    check_memory(8 * GIB)
+    steps = folder / "d.steps"
+    os.environ[STEPS_FILE] = str(steps)
+    options = {"model": model, "model_name": asked.model, "d": f"--scheduler-cls {SCHEDULER}"}
+    with Stand(Kind.PD, folder, options) as stand:
+        bench = Bench(stand, JournalFile(steps), PromptMaker(model, asked.model), asked.model)
+        before = stand.seen()
+        with step(f"{asked.rounds} rounds of {len(lengths)} lengths, and {WARM} before"):
+            found, doubts = bench.measure(lengths, asked.rounds)
+        after = stand.settled(before, (WARM + asked.rounds) * len(lengths) - len(doubts))
+        computed = Growth(before, after).decode_positions
+        if computed:
+            doubts.append(f"D computed {computed} positions of prompts")
+        if left := stand.left():
+            doubts.append(f"left behind: {left}")
+    if not all(found[length] for length in lengths):
+        raise Complaint("no_handoffs", "; ".join(doubts))
+    rows = [row(length, -(-length // BLOCK), found[length]) for length in lengths]
+    goals = [at_most(f"handoff p50 of {one['prompt']} ids, ms", one["handoff p50"], AIM_MS) for one in rows]
+    return rows, goals, doubts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two lengths, 8 rounds")
+    parser.add_argument("--model", choices=(MODEL_NAME, "tiny"), default=MODEL_NAME, help="tiny: random weights")
+    parser.add_argument("--lengths", default="250,1000,1900", metavar="N,…", help=f"ids of a prompt, {LONGEST} at most")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the chart there")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the logs of all processes there")
+    asked = parser.parse_args()
+    if asked.quick:
+        vars(asked).update(QUICK)
+    try:
+        lengths = [int(word) for word in asked.lengths.split(",")]
+    except ValueError:
+        parser.error(f"--lengths: numbers with commas between them, not {asked.lengths!r}")
+    if not lengths or min(*lengths, asked.rounds) < 1 or max(lengths) > LONGEST:
+        parser.error(f"lengths and rounds are positive, and {LONGEST} ids are the most")
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with ExitStack() as stack:
+            folder = asked.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pegaflow-handoff-")))
+            with contextlib.redirect_stdout(sys.stderr):
+                folder.mkdir(parents=True, exist_ok=True)
+                rows, goals, doubts = played(asked, lengths, folder.absolute())
+    except (Complaint, HttpFailure) as error:
+        print(f"handoff: {error}", file=sys.stderr)
+        return EX_UNAVAILABLE
+    except KeyboardInterrupt:
+        print("handoff: interrupted", file=sys.stderr)
+        return 130
+    for doubt in doubts:
+        say(f"DOUBT: {doubt}")
+    show([rows, *([[{"doubt": text} for text in doubts]] if doubts else [])], goals, asked.json)
+    if asked.svg is not None:
+        asked.svg.mkdir(parents=True, exist_ok=True)
+        chart = draw("From P's answer to D's first token", Axis("ids of the prompt"), Axis("ms"), series(rows))
+        (asked.svg / "handoff.svg").write_text(chart, encoding="utf-8")
+    return 1 if doubts else 0
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The arithmetic of scripts/bench/versus: two lists of runs become ratios."""
