@@ -5,8 +5,8 @@
 
 P and D with connector, a tier each, a metaserver, the router with --pd-first-token: D's pages lie in P's tier. Every prompt is
 new. The handoff begins where the router has P's answer (as `pegaflow_router_handoff_seconds` does) and ends where D's first step
-begins; D's engine core writes down its moments by the same clock. That step itself and the way back to the client are vLLM's, and
-stand beside it.
+begins; D's engine core writes down its moments by the same clock. `to D` has the client's sending in it, a millisecond or less.
+That step itself and the way back to the client are vLLM's, and stand beside it.
 
 NOTE: clients, engines and services share the same cores.
 """
@@ -51,7 +51,8 @@ TOKENS: Final = 4
 LONGEST: Final = 2000
 WARM: Final = 3
 """Rounds that are not counted."""
-SUM: Final = "pegaflow_router_handoff_seconds_sum"
+SUMS: Final = ("pegaflow_router_first_token_seconds_sum", "pegaflow_router_handoff_seconds_sum")
+"""The router's: from the request's arrival, and from P's answer, to D's first token."""
 
 
 class Bench:
@@ -67,17 +68,21 @@ class Bench:
         self._asked += 1
         prompt = self._prompts.completion(f"pier {self._asked}", length).body["prompt"]
         body = {"model": self._name, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-        before = metrics.take(self._router).total(SUM)
+        before = self._took()
         self._journal.read()
-        heard = 0.0
+        heard, sent = 0.0, time.monotonic()
         for event in self._router.stream("/v1/completions", body):
             heard = heard or (time.monotonic() if event.body.get("choices") else 0.0)
-        took = metrics.take(self._router).total(SUM) - before
+        whole, handed = (after - then for after, then in zip(self._took(), before, strict=True))
         stages = self._journal.read().stages
-        if len(stages) != 1 or not took:
-            raise ValueError(f"{len(stages)} requests at D, handed over in {took:.4f} s")
+        if len(stages) != 1 or not handed:
+            raise ValueError(f"{len(stages)} requests at D, handed over in {handed:.4f} s")
         (moments,) = stages.values()
-        return handoff(heard - took, moments, heard)
+        return handoff(sent + whole - handed, moments, heard)
+
+    def _took(self) -> list[float]:
+        seen = metrics.take(self._router)
+        return [seen.total(name) for name in SUMS]
 
     def measure(self, lengths: list[int], rounds: int) -> tuple[dict[int, list[Handoff]], list[str]]:
         """In turns over the lengths. Also what was not as it should be."""
