@@ -15,11 +15,11 @@ Json = dict[str, Any]
 
 
 class HttpFailure(Exception):
-    """No answer, a status that is not 200, or an error object inside a stream. `status` is 0 without an answer."""
+    """No answer (`status` 0), a status that is not 200, or an error object inside a stream. `text`: the body."""
 
     def __init__(self, url: str, status: int, text: str) -> None:
         super().__init__(f"{url}: {status or 'no answer'}: {text[:500]}")
-        self.status = status
+        self.status, self.text = status, text
 
 
 class Event(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
@@ -27,7 +28,9 @@ class Seen(StrEnum):
     LEFT = "left"
     """The client went away in mid-answer; what it had until then was right."""
     REFUSED = "refused"
-    """A status that says so, before anything else."""
+    """A status from 500 on, or 429, and OpenAI's error object, before anything else."""
+    UNCLEAN = "unclean"
+    """Any other status: the client has done nothing wrong, and may rely on the error's shape. It must not be either."""
     BROKEN = "broken"
     """An error inside the stream; what came before it was right."""
     NO_ANSWER = "no answer"
@@ -105,7 +108,7 @@ class Traffic:
                     [expected] = self._random.choices(self._expected, self._weights)
                     streams, leaves = self._random.random() < STREAMS, self._random.random() < LEAVES
                 outcome = follow(self._server, expected, _leaver(leaves)) if streams else _ask(self._server, expected)
-                refused = outcome.seen in (Seen.REFUSED, Seen.NO_ANSWER)
+                refused = outcome.seen in (Seen.REFUSED, Seen.UNCLEAN, Seen.NO_ANSWER)
                 with self._lock:
                     self._outcomes.append(outcome)
                     self._answered += not refused
@@ -126,8 +129,20 @@ def _ask(server: Server, expected: Expected) -> Outcome:
     try:
         answer = ask(server, case)
     except HttpFailure as failure:
-        return Outcome(case.name, Seen.REFUSED if failure.status else Seen.NO_ANSWER, str(failure))
+        return Outcome(case.name, refusal(failure), str(failure))
     return _judged(expected, answer)
+
+
+def refusal(failure: HttpFailure) -> Seen:
+    """What an answer is that is none."""
+    if not failure.status:
+        return Seen.NO_ANSWER
+    try:
+        error = json.loads(failure.text)["error"]
+        clean = all(isinstance(error[name], str) and error[name] for name in ("message", "type", "code"))
+    except (ValueError, LookupError, TypeError):
+        clean = False
+    return Seen.REFUSED if clean and (failure.status >= 500 or failure.status == 429) else Seen.UNCLEAN
 
 
 def _judged(expected: Expected, answer: Answer) -> Outcome:
@@ -157,12 +172,9 @@ def follow(server: Server, expected: Expected, heard: Callable[[Sequence[int]], 
             return _judged(expected, Answer((), tuple(ids), text, finish_reason, None))
     except HttpFailure as failure:
         said = str(failure)
+        ended = refusal(failure)
         if failure.status == 200:
             ended = Seen.BROKEN if "error" in said else Seen.WRONG  # an end without [DONE] and without an error is no clean one
-        elif failure.status:
-            ended = Seen.REFUSED
-        else:
-            ended = Seen.NO_ANSWER
     if begun and tuple(ids) != right.ids[: len(ids)]:
         return Outcome(case.name, Seen.WRONG, f"{ids} is no beginning of {list(right.ids)}")
     return Outcome(case.name, ended, said)

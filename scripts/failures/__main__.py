@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
+from xmlrpc.client import Fault
 
 from report import Goal, at_most, machine, show, versions
 
@@ -56,18 +57,18 @@ def main() -> int:
     try:
         with redirect_stdout(sys.stderr):  # the progress; what comes out goes to stdout
             _play(chosen, keep, asked.logs)
-    except (Complaint, HttpFailure) as error:
+    except (Complaint, HttpFailure, Fault) as error:
         print(f"chaos: {error}", file=sys.stderr)
-        return EX_UNAVAILABLE
+        code = EX_UNAVAILABLE
     except KeyboardInterrupt:
         print("chaos: interrupted", file=sys.stderr)
-        return 130
+        code = 130
+    else:
+        code = 0 if all(goal.met for goal in goals(results)) else EX_NOT_SURE
     finally:
         if results:
             show([[result.row() for result in results], matrix(results)], goals(results), None)
-    if total(results).failed:
-        return EX_FAILED
-    return 0 if all(goal.met for goal in goals(results)) else EX_NOT_SURE
+    return EX_FAILED if total(results).failed else code
 
 
 def goals(results: Sequence[Result]) -> list[Goal]:
@@ -96,6 +97,7 @@ def _play(chosen: Sequence[Scenario], keep: Callable[[Result], None], logs: Path
             result = stage.play(scenario)
             say(f"    {json.dumps(result.row())}")
             keep(result)
+            stage.mend(result)
 
 
 def _write(results: Sequence[Result], file: Path | None, chart: Path | None) -> None:

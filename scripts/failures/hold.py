@@ -29,7 +29,8 @@ class Missed(Complaint):
 
 
 class Place(NamedTuple):
-    """The process, by service and title, whose stop keeps requests there; `sliced`: it stands only once one has come there.
+    """The process, by service and title, whose stop keeps requests there; `slice_seconds`: so long it runs at a time, until
+    a request has come there; 0: it stands from the start.
 
     `legs`: the role of the engine that the router has the request at.
     """
@@ -37,17 +38,23 @@ class Place(NamedTuple):
     service: str
     title: str
     legs: str
-    sliced: bool = False
+    slice_seconds: float = 0.0
 
+
+STEP: Final = 0.005
+"""A step of decoding takes about as long; a prefill of the longest prompt twenty times that."""
+BRIEF: Final = 0.001
+"""A load of few pages is over within two steps that compute nothing, and the engine core pauses for so long between them."""
 
 PLACES: Final = {
     Phase.QUEUED: Place("vllm-p", ENGINE_CORE, "prefill"),
     # A worker that stands still from the start is not asked for a prefill: the step in which the lookup is awaited does not end.
-    Phase.PREFILLING: Place("vllm-p", WORKER, "prefill", sliced=True),
+    Phase.PREFILLING: Place("vllm-p", WORKER, "prefill", STEP),
     Phase.FIRST_TOKEN: Place("vllm-d", ENGINE_CORE, "decode"),
     Phase.FETCHING: Place("tier-b", MOVER, "decode"),
-    Phase.LOADING: Place("vllm-d", WORKER, "decode"),
-    Phase.DECODING: Place("vllm-d", WORKER, "decode", sliced=True),
+    # The same: the step in which the answer to the lookup is taken would not begin.
+    Phase.LOADING: Place("vllm-d", WORKER, "decode", BRIEF),
+    Phase.DECODING: Place("vllm-d", WORKER, "decode", STEP),
 }
 
 
@@ -71,7 +78,7 @@ class Hold:
         self._process.stop()
         ids = start()
         seen = lambda: reached(self._phase, self._ports, before, ids)  # noqa: E731
-        if not self._process.until(seen, SECONDS, sliced=self._place.sliced):
+        if not self._process.until(seen, SECONDS, slice_seconds=self._place.slice_seconds):
             raise Missed("not_reached", f"the request was not {self._phase} within {SECONDS:.0f} s")
         if not legs(self._ports, self._place.legs):
             raise Missed("missed", f"the request was {self._phase} for too short a time")
@@ -100,7 +107,7 @@ def there(phase: Phase, ports: Ports) -> float:
         case Phase.FETCHING:
             return metrics.take(Server(ports.tier_b_health)).total("pegaflow_tier_fetches")
         case Phase.LOADING:
-            return metrics.take(Server(ports.tier_b_health)).total("pegaflow_tier_leases")
+            return metrics.take(Server(ports.tier_b_health)).total("pegaflow_tier_leases_loading")
         case Phase.FIRST_TOKEN:
             return legs(ports, "decode")
         case Phase.DECODING:

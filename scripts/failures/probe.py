@@ -7,7 +7,7 @@ from threading import Thread
 
 from deployment.http import Server
 from deployment.reference import Expected
-from deployment.traffic import Outcome, follow
+from deployment.traffic import Outcome, Seen, follow
 
 
 class Probe(Thread):
@@ -29,12 +29,10 @@ class Probe(Thread):
             self._ids[:] = ids
             return True
 
-        self._outcome = follow(self._server, self._expected, heard)
-
-    def ended(self, seconds: float) -> bool:
-        """Waits at most so long for its end."""
-        self.join(seconds)
-        return not self.is_alive()
+        try:
+            self._outcome = follow(self._server, self._expected, heard)
+        except Exception as error:  # an answer that cannot even be read
+            self._outcome = Outcome(self._expected.case.name, Seen.WRONG, f"{type(error).__name__}: {error}")
 
     def wait(self) -> Outcome:
         self.join()

@@ -11,10 +11,12 @@ from typing import Any, Final, NamedTuple
 from charts.grid import Cell, draw
 from deployment.traffic import Outcome, Seen
 from failures.chain import WRONG_ANSWER
-from failures.scenario import Phase, Scenario, allowed, allowed_beside
+from failures.scenario import ENGINES, Phase, Scenario, allowed, allowed_beside
 
 RECOVERY_SECONDS: Final = 5.0
 """What is slower is said, and a goal missed: other work on the machine makes everything slower."""
+BACK_SECONDS: Final = 10.0
+"""The same for a service that is no engine, from its start until it says to be ready: nothing of it may wait long."""
 
 
 class Verdict(StrEnum):
@@ -26,6 +28,8 @@ class Verdict(StrEnum):
 
 
 COLOURS: Final = {Verdict.GOOD: "#b7e1b0", Verdict.SLOW: "#ffe08a", Verdict.MISSED: "#dddddd", Verdict.FAILED: "#f28b82"}
+SAID: Final = 160
+"""Characters of what the client was told."""
 CLEAN_ERROR: Final = "#cfe0f5"
 """As it should be, too: an error where nobody could take over."""
 
@@ -56,7 +60,8 @@ class Result:
             return Verdict.FAILED
         if self.missed:
             return Verdict.MISSED
-        return Verdict.SLOW if self.whole > RECOVERY_SECONDS else Verdict.GOOD
+        late = self.back > BACK_SECONDS and self.scenario.victim not in ENGINES
+        return Verdict.SLOW if late or self.whole > RECOVERY_SECONDS else Verdict.GOOD
 
     @property
     def wrong(self) -> int:
@@ -67,7 +72,7 @@ class Result:
     def faults(self) -> list[str]:
         """Why this scenario is not as it has to be; [] if it is, or was missed."""
         if self.missed:
-            return []
+            return [f"left over: {self.left}"] if self.left else []
         if self.failure or self.probe is None:
             return [self.failure or "not run"]
         found = []
@@ -88,6 +93,7 @@ class Result:
             "victim": self.scenario.victim,
             "how": str(self.scenario.how),
             "client": "-" if self.probe is None else str(self.probe.seen),
+            "said": "" if self.probe is None else self.probe.text[:SAID],
             "others": ", ".join(f"{count} {seen}" for seen, count in sorted(self.others.items())),
             "back s": round(self.back, 2),
             "clients s": round(self.clients, 2),

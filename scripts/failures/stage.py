@@ -15,20 +15,21 @@ from xmlrpc.client import Fault
 
 from deployment import metrics, tiny_model
 from deployment import plan as planning
-from deployment.http import HttpFailure, Server
+from deployment.http import Server
 from deployment.ports import Ports
 from deployment.readiness import ENGINE_SECONDS, probes, wait_all, wait_ready, wait_until
 from deployment.reference import Expected
 from deployment.supervision import SERVICES, Supervision
-from deployment.traffic import Traffic
+from deployment.traffic import Outcome, Seen, Traffic
 from environment.complaint import Complaint
 from environment.progress import say
-from failures.chain import TOKENS, Chain
+from failures.chain import TOKENS, WRONG_ANSWER, Chain
 from failures.hold import Hold, Missed
 from failures.left import Left
 from failures.probe import Probe
 from failures.result import Result
 from failures.scenario import ENGINES, How, Phase, Scenario
+from failures.standstill import stands
 
 BESIDE: Final = 6
 """Requests beside the one that is caught, three at a time."""
@@ -38,7 +39,7 @@ MANY: Final = 100
 """Of an answer that is caught while it is decoded."""
 TRIES: Final = 4
 STANDS_SECONDS: Final = 4.0
-"""How long a stopped victim stands still: longer than a node may be silent before it counts as dead."""
+"""How long a stopped victim stands still, whatever the request does: longer than a node may be silent until it counts as dead."""
 WHOLE_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 STARTED_SECONDS: Final = 60.0
@@ -70,8 +71,9 @@ class Stage:
             wait_all(self._supervision, [*SERVICES, "reference"], self._ports)
             self._common = [self._chain.fresh() for _ in range(8)]
             self._get_whole([])
-            with self._traffic():  # connections and threads that are kept are there before anybody counts
+            with self._traffic() as early:  # connections and threads that are kept are there before anybody counts
                 pass
+            _all_right(early.wait())
             self._chain.step()
             self._left = Left(self._plan, self._supervision, self._chain.step)
         except BaseException:
@@ -83,17 +85,22 @@ class Stage:
         self._supervision.stop()
 
     def play(self, scenario: Scenario) -> Result:
-        """Everything is whole before and after it: what does not get so by itself is started anew. Raises Complaint."""
+        """Everything has to be whole before it; :meth:`mend` sees to that afterwards."""
         try:
-            result = self._play(scenario)
-        except Missed as missed:
-            return Result(scenario, missed=str(missed))
-        except (Complaint, HttpFailure, OSError, LookupError) as error:
-            result = Result(scenario, failure=f"{'' if isinstance(error, Complaint) else 'error: '}{error}")
+            try:
+                return self._play(scenario)
+            except Missed as missed:
+                return Result(scenario, missed=str(missed), left=self._left())
+        except Complaint as complaint:
+            return Result(scenario, failure=str(complaint))
+        except Exception as error:  # whatever it is, the scenario has failed and the others are to be played
+            return Result(scenario, failure=f"error: {type(error).__name__}: {error}")
+
+    def mend(self, result: Result) -> None:
+        """What did not get whole by itself is started anew. Raises Complaint, HttpFailure, Fault."""
         if result.failure or result.left:
             say(f"    {'; '.join(result.faults())}")
             self._anew()
-        return result
 
     def _play(self, scenario: Scenario) -> Result:
         victim = scenario.victim
@@ -108,7 +115,7 @@ class Stage:
             ends.callback(probe.wait)
             ends.enter_context(beside)
             wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
-            with self._hurt(scenario, probe):
+            with self._hurt(scenario):
                 hold.release()
             going_on = time.monotonic()
             ready = self._ready_at(victim)
@@ -132,41 +139,56 @@ class Stage:
                 return probe
             except Missed as missed:
                 hold.release()
-                probe.wait()
+                if (outcome := probe.wait()).seen is not Seen.RIGHT:
+                    code = WRONG_ANSWER if outcome.seen is Seen.WRONG else "not_answered"
+                    raise Complaint(code, f"{outcome.seen} though nobody was hurt: {outcome.text}") from None
                 say(f"    {missed}; {left} more tries")
                 if not left:
                     raise
         raise AssertionError
 
     @contextmanager
-    def _hurt(self, scenario: Scenario, probe: Probe) -> Iterator[None]:
+    def _hurt(self, scenario: Scenario) -> Iterator[None]:
         """The victim is dead, stopped or told to end when the body begins; at the end it goes on or was started again."""
         victim = scenario.victim
+        before = self._supervision.process(victim).pid
         if scenario.how is How.KILL:
             self._supervision.kill(victim, family=victim in ENGINES)
+            self._must("is dead", self._supervision.process(victim).pid != before, victim)
             yield
             return
         if scenario.how is How.STOP:
-            pid = self._supervision.process(victim).pid
             send = os.killpg if victim in ENGINES else os.kill
-            send(pid, signal.SIGSTOP)
+            send(before, signal.SIGSTOP)
             try:
                 yield
-                send(pid, signal.SIGSTOP)  # the one that was held stands with the others
-                probe.ended(STANDS_SECONDS)
+                send(before, signal.SIGSTOP)  # the one that was held stands with the others
+                time.sleep(STANDS_SECONDS)  # the fault itself: others have to notice
+                self._must("stands still", stands(before), victim)
             finally:
-                send(pid, signal.SIGCONT)
+                send(before, signal.SIGCONT)
             return
         with ThreadPoolExecutor(1) as beside:
             stopping = beside.submit(self._supervision.stop_one, victim)
             try:
+                told = lambda: stopping.done() or self._supervision.process(victim).state != "RUNNING"  # noqa: E731
+                wait_until(f"{victim} was told to end", told, STARTED_SECONDS)
                 yield
             finally:
                 stopping.result()
                 self._supervision.start_one(victim)
+        self._must("was started again", self._supervision.process(victim).pid != before, victim)
+
+    @staticmethod
+    def _must(what: str, so: bool, victim: str) -> None:
+        """A victim that nobody hurt would make every scenario a good one."""
+        if not so:
+            raise Complaint("not_hurt", f"it cannot be seen that {victim} {what}")
 
     def _traffic(self) -> Traffic:
-        return Traffic(Server(self._ports.router, ANSWER_SECONDS), self._common, BESIDE, clients=3)
+        """Prompts that nobody has seen, and some that everybody has."""
+        prompts = [*(self._chain.fresh() for _ in range(BESIDE // 2)), *self._common]
+        return Traffic(Server(self._ports.router, ANSWER_SECONDS), prompts, BESIDE, clients=3)
 
     def _ready_at(self, victim: str) -> float:
         """When everybody said to be ready, the victim first. Raises Complaint."""
@@ -196,3 +218,11 @@ class Stage:
                 self._supervision.start_one(name)
         wait_all(self._supervision, SERVICES, self._ports)
         self._get_whole([])
+
+
+def _all_right(outcomes: list[Outcome]) -> None:
+    """Raises Complaint for answers in peace that were not right."""
+    for outcome in outcomes:
+        if outcome.seen not in (Seen.RIGHT, Seen.LEFT):
+            code = WRONG_ANSWER if outcome.seen is Seen.WRONG else "not_answered"
+            raise Complaint(code, f"{outcome.seen} before anybody was hurt: {outcome.text}")

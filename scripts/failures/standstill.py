@@ -7,14 +7,13 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from deployment.supervision import wait_for
 
 POLL_SECONDS: Final = 0.01
 """Between two looks. In it what the last slice has done gets from the engine to its tier, or to the client."""
-SLICE_SECONDS: Final = 0.005
-"""A step of decoding takes about as long; a prefill of the longest prompt twenty times that."""
 
 
 class Standstill:
@@ -36,8 +35,8 @@ class Standstill:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGCONT)
 
-    def until(self, condition: Callable[[], bool], seconds: float, *, sliced: bool) -> bool:
-        """Polls while it stands; `sliced`: it runs a little between two looks. True: it stands and `condition` holds.
+    def until(self, condition: Callable[[], bool], seconds: float, *, slice_seconds: float = 0.0) -> bool:
+        """Polls while it stands; `slice_seconds`: it runs for so long between two looks. True: it stands and `condition` holds.
 
         Raises ProcessLookupError when it has ended.
         """
@@ -45,10 +44,16 @@ class Standstill:
         def holds() -> bool:
             if condition():
                 return True
-            if sliced:
+            if slice_seconds:
                 self.go()
-                time.sleep(SLICE_SECONDS)
+                time.sleep(slice_seconds)
                 self.stop()
             return False
 
         return wait_for(holds, seconds, poll_seconds=POLL_SECONDS)
+
+
+def stands(pid: int) -> bool:
+    """As the kernel says."""
+    status = Path(f"/proc/{pid}/stat").read_text()
+    return status.rpartition(")")[2].split()[0] == "T"

@@ -84,6 +84,7 @@ class TierCollector(Collector):
             "pages_pending_now": ("pages promised and not sealed", state.pages.announced.pending),
             "sessions": ("attached engines", len(state.sessions.by_number)),
             "leases": ("open leases and pins", len(state.leases.open)),
+            "leases_loading": ("leases that an engine copies from", state.leases.under_load),
             "grants": ("open grants", len(state.saves.grants)),
             "lookups_waiting": ("lookups without an answer", len(state.lookups.open)),
             "old_members_awaited": ("processes of earlier sessions that keep slots out of use", state.adoption.waiting_for),

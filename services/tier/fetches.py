@@ -27,8 +27,8 @@ from pegaflow.services.tier.pages import Pages
 READ_DEADLINE_S = 2.0
 PIN_TTL_S = 4.0
 BATCHES = 4
-"""Of what one lookup fetches: while one is read, the one before is verified and the next gets slots. Each costs about a millisecond
-of tier, mover and owner: below MIN_BATCH_BYTES there are fewer of them (scripts/bench/handoff)."""
+"""Of what one lookup fetches: while one is read, the one before is verified and the next gets slots. Each costs about a
+millisecond of tier, mover and owner: of little there are fewer (scripts/bench/handoff)."""
 MIN_BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
 
 

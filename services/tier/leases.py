@@ -96,6 +96,11 @@ class Leases:
         leased = sum(lease.granules for lease in self.open.values())
         return pins, min(1000, 1000 * leased // max(1, self._pages.allocator.backed))
 
+    @property
+    def under_load(self) -> int:
+        """How many last until they are released, because ranks copy."""
+        return sum(lease.expires == float("inf") for lease in self.open.values())
+
     def of_session(self, session: int) -> list[Lease]:
         return [lease for lease in self.open.values() if lease.session == session]
 

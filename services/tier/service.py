@@ -205,7 +205,7 @@ class TierService:
 
     def _busy(self) -> bool:
         state = self.state
-        loading = any(lease.expires == float("inf") for lease in state.leases.open.values())
+        loading = state.leases.under_load
         pins = any(lease.session == 0 for lease in state.leases.open.values())
         return bool(loading or pins or state.lookups.open or state.saves.hashing)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
 
+from deployment.http import HttpFailure
 from deployment.supervision import SERVICES
-from deployment.traffic import Outcome, Seen
+from deployment.traffic import Outcome, Seen, refusal
 from failures.result import COLOURS, Result, Total, Verdict, matrix, picture, total
 from failures.scenario import ALL, ENGINES, How, Phase, Scenario, allowed, allowed_beside
 
@@ -73,6 +75,8 @@ TIER = Scenario(Phase.FETCHING, "tier-a", How.KILL)
         (Result(TIER, Outcome("x", Seen.RIGHT, "")), ["an earlier prefix was not found again"]),
         (Result(TIER, Outcome("x", Seen.RIGHT, ""), found=True, left={"leases": 1}), ["left over: {'leases': 1}"]),
         (Result(TIER, failure="not_reached: …"), ["not_reached: …"]),
+        (Result(TIER, missed="missed: …"), []),
+        (Result(TIER, missed="missed: …", left={"leases": 1}), ["left over: {'leases': 1}"]),
         (Result(TIER), ["not run"]),
     ],
 )
@@ -118,3 +122,26 @@ def test_the_picture_has_a_cell_for_each_result() -> None:
     text = picture([Result(TIER, GOOD, found=True, whole=9.0), Result(DEAD, broken, found=True, whole=2.0)])
     assert ">kill tier-a<" in text and ">kill vllm-d<" in text and ">9.0 s<" in text and ">broken<" in text
     assert text.count(COLOURS[Verdict.SLOW]) == 2 and text.count(COLOURS[Verdict.FAILED]) == 1  # one of each is the legend's
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "seen"),
+    [
+        (0, "refused", Seen.NO_ANSWER),
+        (502, {"error": {"message": "m", "type": "server_error", "code": "pd_decode_failed"}}, Seen.REFUSED),
+        (429, {"error": {"message": "m", "type": "rate_limit", "code": "rate_limit_exceeded"}}, Seen.REFUSED),
+        (500, {"error": {"message": "m", "type": "server_error"}}, Seen.UNCLEAN),
+        (500, "Traceback (most recent call last)", Seen.UNCLEAN),
+        (503, [], Seen.UNCLEAN),
+        (404, {"error": {"message": "m", "type": "invalid_request_error", "code": "not_found"}}, Seen.UNCLEAN),
+    ],
+)
+def test_an_error_is_clean_if_it_has_openais_shape_and_blames_nobody(status: int, body: object, seen: Seen) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    assert refusal(HttpFailure("x", status, text)) is seen
+    assert Seen.UNCLEAN not in set().union(*(allowed_beside(one) for one in ALL))
+
+
+def test_a_service_that_is_back_late_is_slow_and_an_engine_is_not() -> None:
+    assert Result(TIER, GOOD, found=True, back=11.0).verdict is Verdict.SLOW
+    assert Result(Scenario(Phase.QUEUED, "vllm-p", How.STOP), GOOD, found=True, back=60.0).verdict is Verdict.GOOD

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from deployment.supervision import wait_for
-from failures.standstill import Standstill
+from failures.standstill import Standstill, stands
 
 COUNTS = """
 import mmap, sys
@@ -35,9 +35,8 @@ class Counting(NamedTuple):
         return int.from_bytes(self.memory[:8], "little")
 
     def stands(self) -> bool:
-        """As the kernel says: a signal is sent before it is felt."""
-        status = Path(f"/proc/{self.child.pid}/stat").read_text()
-        return status.rpartition(")")[2].split()[0] == "T"
+        """A signal is sent before it is felt."""
+        return stands(self.child.pid)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_it_stands_where_it_was_seen_and_goes_on(counting: Counting) -> None:
     process.stop()
     assert wait_for(counting.stands, 30)
     goal = counting.reached() + 1000
-    assert process.until(lambda: counting.reached() >= goal, 30, sliced=True)
+    assert process.until(lambda: counting.reached() >= goal, 30, slice_seconds=0.005)
     assert wait_for(counting.stands, 30)
     seen = counting.reached()
     time.sleep(0.05)
@@ -75,7 +74,7 @@ def test_unsliced_it_does_not_move(counting: Counting) -> None:
     process.stop()
     assert wait_for(counting.stands, 30)
     seen = counting.reached()
-    assert not process.until(lambda: counting.reached() > seen, 0.1, sliced=False)
+    assert not process.until(lambda: counting.reached() > seen, 0.1)
     process.go()
 
 
@@ -86,4 +85,4 @@ def test_one_that_has_ended_is_said_when_stopped_and_not_when_released(counting:
     counting.child.wait()
     process.go()
     with pytest.raises(ProcessLookupError):
-        process.until(lambda: False, 1, sliced=True)
+        process.until(lambda: False, 1, slice_seconds=0.005)
