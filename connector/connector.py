@@ -151,8 +151,7 @@ class PegaKVConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(lambda: (False, None))
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         assert self._scheduler is not None
-        self._scheduler.finished(request.request_id)
-        return False, None
+        return False, self._scheduler.finished(request.request_id)
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]

@@ -172,6 +172,13 @@ class SaveTracker:
         del self._pins[save]
         return Unpin(pin.blocks)
 
+    def prompt_offered(self, request_id: str) -> bool:
+        """Whether every page of its prompt, the tail too, was offered or came from the tier."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        return request.offered >= request.prompt // self.block_size and not request.tail_due
+
     def finished(self, request_id: str) -> None:
         """The request is over, however. Its open saves go on."""
         self._requests.pop(request_id, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import Engine
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
+
+ASK_SAVED: Final = "pegaflow_ask_saved"
+SAVED: Final = "pegaflow_saved"
+"""In `kv_transfer_params` of a request and of its answer: was the whole prompt offered to the tier?"""
 
 
 class SchedulerHalf:
@@ -121,11 +125,21 @@ class SchedulerHalf:
         for request_id in received:
             self.loading.received(request_id, self._failed.pop(request_id, ""))
 
-    def finished(self, request_id: str) -> None:
-        """`request_finished`: however it ended. Open saves and a running load go on."""
-        self._requests.pop(request_id, None)
+    def finished(self, request_id: str) -> dict[str, Any] | None:
+        """`request_finished`: however it ended. Open saves and a running load go on. Returns what its client asked to be told."""
+        request = self._requests.pop(request_id, None)
+        told = self._told(request)
         self.saving.finished(request_id)
         self.loading.finished(request_id)
+        return told
+
+    def _told(self, request: Request | None) -> dict[str, Any] | None:
+        """Without pages that were offered to a tier nobody has to wait for them elsewhere. Only where it is asked for: beside
+        another connector that has something to tell vLLM does not take two answers."""
+        params = request.kv_transfer_params if request is not None else None
+        if request is None or not params or params.get(ASK_SAVED) is not True:
+            return None
+        return {SAVED: self.saves.prompt_offered(request.request_id)}
 
     def busy(self) -> bool:
         """Whether an engine without requests has to go on stepping."""

@@ -73,7 +73,7 @@ def continue_leg(
     before = forwarded + len(spoken)
     limit = None if request.limit is None else request.limit - before
     # Whether pages of decoded blocks are on their way nobody knows: the engine that made them may be dead.
-    expected = {} if spoken else EXPECTED
+    expected = {} if spoken or not answer.saved else EXPECTED
     if request.endpoint is Endpoint.CHAT and way is Way.CHAT:
         endpoint = Endpoint.CHAT
         body = dict(request.body)
@@ -129,7 +129,7 @@ def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way
     `way` CHAT: D is known to take ids on chat. The answer is None where P's was not needed to be read.
     """
     body = dict(request.body)
-    body["kv_transfer_params"] = dict(EXPECTED)
+    body["kv_transfer_params"] = dict(EXPECTED) if answer is None or answer.saved else {}
     ids = answer.prompt_ids if answer is not None else None
     # Echo wants the prompt's text, a suffix belongs to the rendering: both need the client's own prompt.
     if ids is not None and not is_set(body, "echo") and not is_set(body, "suffix"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json
 
+ASK_SAVED: Final = {"pegaflow_ask_saved": True}
+"""A connector of ours then says in its answer whether the prompt's pages were offered to a tier."""
 DEAD_ENDS = frozenset({"abort", "error"})
 """finish_reason of an answer that is none: the engine is shutting down, or lost the request."""
 
@@ -21,6 +23,8 @@ def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
     if request.stream:
         body.pop("stream_options", None)  # without a stream they are wrong, and P is to say so
     body.pop("kv_transfer_params", None)
+    if ids:
+        body["kv_transfer_params"] = dict(ASK_SAVED)
     body["stream"] = False
     if ids:
         body["return_token_ids"] = True
@@ -37,7 +41,7 @@ def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class PrefillAnswer:
-    """P's answer. `payload` is the whole of it, on the client's endpoint.
+    """P's answer. `payload` is the whole of it, on the client's endpoint. `saved`: False where P knows that it saved nothing.
 
     `prompt_ids` is None where the engine gave none; `token` is t1's id, None unless exactly one came with it.
     """
@@ -50,6 +54,7 @@ class PrefillAnswer:
     finish_reason: str | None
     spoke_only_text: bool
     usage: Json
+    saved: bool = True
 
     @property
     def forwardable(self) -> bool:
@@ -71,6 +76,7 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         text = (message.get("content") if endpoint is Endpoint.CHAT else message.get("text")) or ""
         extras = [name for name in ("reasoning", "reasoning_content", "tool_calls", "refusal") if message.get(name)]
         usage = payload.get("usage")
+        told = payload.get("kv_transfer_params")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Malformed(f"no choice in P's answer: {error!r}") from None
     if not isinstance(text, str):
@@ -84,4 +90,5 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         finish_reason=choice.get("finish_reason"),
         spoke_only_text=not extras,
         usage=usage if isinstance(usage, dict) else {},
+        saved=not (isinstance(told, dict) and told.get("pegaflow_saved") is False),
     )

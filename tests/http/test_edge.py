@@ -182,7 +182,7 @@ def test_what_engines_see_of_a_request() -> None:
                 }  # fmt: skip
                 assert headers["accept-encoding"] == "identity"
                 assert "client" not in headers["user-agent"]
-            assert "kv_transfer_params" not in p.body
+            assert p.body["kv_transfer_params"] == {"pegaflow_ask_saved": True}
             assert d.body["kv_transfer_params"].keys() == {"pegaflow_expected", "prompt_token_ids"}
             assert d.body["kv_transfer_params"]["pegaflow_expected"] is True
             assert d.body["kv_transfer_params"]["prompt_token_ids"] != [1]

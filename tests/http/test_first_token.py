@@ -110,7 +110,8 @@ def test_what_each_engine_is_asked(path: str) -> None:
             assert asked.body["max_tokens"] == asked.body["max_completion_tokens"] == asked.body["min_tokens"] == 1
             assert asked.body["stream"] is False
             assert asked.body["return_token_ids"] is True
-            assert not {"stream_options", "kv_transfer_params"} & asked.body.keys()
+            assert "stream_options" not in asked.body
+            assert asked.body["kv_transfer_params"] == {"pegaflow_ask_saved": True}
             (continued,) = decode.calls
             assert continued.path == path
             assert continued.body["temperature"] == 0.5

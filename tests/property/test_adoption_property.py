@@ -27,7 +27,8 @@ from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.sessions import holder_word
 from pegaflow.services.tier.slots import slab_granules
 from pegaflow.services.tier.state import TierState
-from test_tier_property import MOSTLY, POOL_GRANULES, SHARDS, World, content
+from test_tier_property import MOSTLY, World
+from tier_world import POOL_GRANULES, SHARDS, content
 
 SIZE = POOL_GRANULES * GRANULE
 IDENTITY = Identity(SIZE, slab_granules(POOL_GRANULES), b"b" * 16, b"s" * 16)

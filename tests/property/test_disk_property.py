@@ -25,7 +25,8 @@ from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.state import TierState
-from test_tier_property import MOSTLY, PAGE, POOL_GRANULES, RARELY, SHARDS, World, checksum, content
+from test_tier_property import MOSTLY, RARELY, World
+from tier_world import PAGE, POOL_GRANULES, SHARDS, checksum, content
 
 SPACE = SpaceOptions("lru", {}, 1.0, 0.6, 0.3, 0.25)
 CAPACITY = 8 * SHARDS * PAGE  # fewer pages than there are keys, in segments of two

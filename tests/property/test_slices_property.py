@@ -23,7 +23,8 @@ from pegaflow.services.tier.eviction import holds, space
 from pegaflow.services.tier.page import PageState
 from test_adoption_property import Lives
 from test_disk_property import DiskWorld
-from test_tier_property import FINGERPRINT, KEYS, World
+from test_tier_property import World
+from tier_world import FINGERPRINT, KEYS
 
 NARROW: list[tuple[ModuleType, str]] = [
     (adoption, "ROWS"),

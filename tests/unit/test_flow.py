@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from flow_script import CHAT, COMPLETIONS, DONE, D, P, chunk, decided, flow, outcome, prefilled, run
-from pegaflow.services.router.openai import Json
+from pegaflow.services.router.openai import Endpoint, Json
 from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
 from pegaflow.services.router.steps import (
     Answer,
@@ -37,7 +38,8 @@ def test_a_streamed_splice_from_begin_to_done() -> None:
     assert run(machine, Begin()) == [Pick(Role.PREFILL, frozenset())]
     (send,) = run(machine, Picked(P))
     assert isinstance(send, Send)
-    assert send.body == {"prompt": "hi", "stream": False, "return_token_ids": True, "max_tokens": 1}
+    asked = {"kv_transfer_params": {"pegaflow_ask_saved": True}}
+    assert send.body == {"prompt": "hi", "stream": False, "return_token_ids": True, "max_tokens": 1} | asked
     assert run(machine, prefilled()) == [Release("p", Verdict.GOOD), Pick(Role.DECODE, frozenset())]
     (send,) = run(machine, Picked(D))
     assert isinstance(send, Send)
@@ -222,3 +224,15 @@ def test_a_stop_string_across_the_seam_without_streaming() -> None:
     assert payload["choices"][0]["text"] == "H"
     assert payload["choices"][0]["stop_reason"] == "ello"
     assert payload["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("said", "waits"), [({"pegaflow_saved": True}, True), ({"pegaflow_saved": False}, False), (None, True), ("?", True)]
+)
+@pytest.mark.parametrize("more", [{}, {"seed": 1}])
+def test_d_waits_only_for_pages_that_p_may_have_saved(endpoint: Endpoint, said: Any, waits: bool, more: Json) -> None:
+    machine = flow(endpoint, max_tokens=5, **more)
+    payload = json.loads(prefilled(endpoint).body) | {"kv_transfer_params": said}
+    send = decided(machine, Answered(200, json.dumps(payload).encode()))
+    assert send.body["kv_transfer_params"].get("pegaflow_expected", False) is waits

@@ -40,6 +40,32 @@ def test_a_save_publishes_pins_and_unpins() -> None:
     assert not half.half.busy()
 
 
+ASKS = {"pegaflow_ask_saved": True}
+
+
+@pytest.mark.parametrize("prompt", [5, 16, 48, 50])
+def test_who_asks_is_told_whether_the_prompt_was_offered(prompt: int) -> None:
+    half = Half()
+    half.new(prompt, "saved", kv_transfer_params=ASKS)
+    half.step({"saved": prompt}, {"saved": [1, 2, 3, 4]})
+    assert half.half.finished("saved") == {"pegaflow_saved": True}
+    half.new(prompt, "half", kv_transfer_params=ASKS)
+    half.step({"half": prompt // 2}, {"half": [1, 2, 3, 4]})
+    assert half.half.finished("half") == {"pegaflow_saved": False}
+    half.bus.current = None
+    half.new(prompt, "alone", kv_transfer_params=ASKS)
+    half.step({"alone": prompt}, {"alone": [1, 2, 3, 4]})
+    assert half.half.finished("alone") == {"pegaflow_saved": False}, "there is no tier"
+
+
+def test_who_does_not_ask_is_told_nothing() -> None:
+    half = Half()
+    for name, params in (("a", None), ("b", {}), ("c", {"pegaflow_ask_saved": 1})):
+        half.new(50, name, kv_transfer_params=params)
+        assert half.half.finished(name) is None
+    assert half.half.finished("unknown") is None
+
+
 def test_one_intent_for_all_requests_of_a_step() -> None:
     half = Half()
     half.new(20, "a")
