@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ ENGINE_FLAGS = (
 )
 MODEL_NAME = "smollm2"
 MEMORY = Path("/dev/shm")
+FILES = 16384
+"""Open files of each process, where the machine allows as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Plan:
             "P": self.p,
             "D": self.d,
             "KV_GIB": self.kv_gib,
+            "FILES": _files(),
+            "METASERVER_KEY": "",  # no keys on loopback
         }
         deploy |= {f"{name.upper()}_PORT": port for name, port in dataclasses.asdict(self.ports).items()}
         return {**os.environ, **{f"DEPLOY_{name}": str(value) for name, value in deploy.items()}}
@@ -88,6 +93,11 @@ class Plan:
             {"runtime": str(self.runtime), "pool": str(self.pool), "ports": dataclasses.asdict(self.ports)}, indent=2
         )
         (self.run / "deployment.json").write_text(text + "\n")
+
+
+def _files() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
 
 
 def make(run: Path, ports: Ports, **options: str | int | Path) -> Plan:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from configparser import RawConfigParser
 from pathlib import Path
 
@@ -39,6 +42,15 @@ def test_every_variable_is_given() -> None:
     asked = {name for path in FOLDER.rglob("*.*") for name in re.findall(r"%\(ENV_(\w+)\)s", path.read_text())}
     given = {name for name in PLAN.environment() if name.startswith("DEPLOY_")}
     assert asked == given
+
+
+def test_no_more_files_are_asked_for_than_the_machine_allows() -> None:
+    """supervisord does not start below its minfds."""
+    program = "from test_supervisor_config import PLAN; print(PLAN.environment()['DEPLOY_FILES'])"
+    limited = ["sh", "-c", 'ulimit -n 3000 && exec "$0" -c "$1"', sys.executable, program]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.run(limited, env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "3000"
 
 
 @pytest.mark.parametrize("name", ALL)
