@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             health.start()
             if not await _unless_drained(service.start(), lifecycle):
                 return
-            metrics.registry().register(TierCollector(service.state, service.mover_counts))
+            metrics.registry().register(TierCollector(service.state, service.mover_counts, service.metaserver_counts))
             metrics.registry().register(DoorCollector("tier", lambda: service.kept))
             await lifecycle.wait_drain()
             await service.drain()

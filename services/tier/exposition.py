@@ -67,17 +67,28 @@ COUNTERS = {
 
 
 class TierCollector(Collector):
-    """Shows one `TierState` and its mover; the registry keeps it for the life of the process."""
+    """Shows one `TierState`, its mover and its metaservers; the registry keeps it for the life of the process.
 
-    def __init__(self, state: TierState, mover: Callable[[], Mapping[str, int] | None] = lambda: None) -> None:
-        self._state, self._mover = state, mover
+    `metaservers`: how many there are, and how many know this node.
+    """
+
+    def __init__(
+        self,
+        state: TierState,
+        mover: Callable[[], Mapping[str, int] | None] = lambda: None,
+        metaservers: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        self._state, self._mover, self._metaservers = state, mover, metaservers
 
     def collect(self) -> Iterable[Metric]:
         state = self._state
         for name, (metric, text) in COUNTERS.items():
             yield CounterMetricFamily(f"pegaflow_tier_{metric}", text, value=state.counts[name])
         allocator = state.pages.allocator
+        metaservers, knowing = self._metaservers()
         gauges = {
+            "metaservers": ("metaservers that the node says hello to", metaservers),
+            "metaservers_known": ("of those, whose copy of the node's catalogue is whole", knowing),
             "pool_backed_bytes": ("bytes of the pool that have memory", allocator.backed * GRANULE),
             "pool_free_bytes": ("bytes that no page occupies", allocator.free_granules() * GRANULE),
             "pages_sealed_now": ("pages visible to lookups", state.pages.announced.sealed),

@@ -70,6 +70,11 @@ class Metaservers:
         return any(replica.known for replica in self._line)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """How many there are, and whose copy of our catalogue is whole."""
+        return len(self._line), sum(replica.known for replica in self._line)
+
+    @property
     def in_flight(self) -> int:
         """Requests without an answer."""
         return sum(replica.client.in_flight for replica in self._line)

@@ -356,6 +356,10 @@ class TierService:
         """For metrics; None without a mover."""
         return self._carrier.mover_counts()
 
+    def metaserver_counts(self) -> tuple[int, int]:
+        """For metrics: how many there are, and how many know this node."""
+        return self._metaservers.counts
+
     def _endpoints(self) -> dict[str, str]:
         return {"requests": self.requests_endpoint, "events": self.events_endpoint, "control": self.control_endpoint}
 

@@ -129,6 +129,21 @@ def test_who_knows_us_is_asked_first() -> None:
     run(test)
 
 
+def test_who_does_not_answer_hellos_any_more_does_not_know_us() -> None:
+    async def test(factory: SocketFactory, loop: Loop) -> None:
+        world = World(factory, loop, True, False)
+        assert world.metaservers.counts == (2, 0)
+        await world.told()
+        assert world.metaservers.counts == (2, 1)
+        for replica in world.replicas:
+            replica.alive = False
+        await world.told()
+        assert world.metaservers.counts == (2, 0) and not world.metaservers.known
+        world.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize(("code", "again"), [(ErrorCode.BUSY, True), (ErrorCode.BAD_MESSAGE, False)])
 def test_a_refusal_goes_to_the_next_replica_if_it_may_do_better(code: ErrorCode, again: bool) -> None:
     async def test(factory: SocketFactory, loop: Loop) -> None:

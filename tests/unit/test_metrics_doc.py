@@ -102,23 +102,35 @@ def test_the_tables_are_what_is_exposed(heading: str, exposed: Any) -> None:
     assert documented()[heading] == exposed()
 
 
+def test_a_tier_says_how_many_metaservers_know_it() -> None:
+    state = TierState(Place("a", 1, "pool", 1 << 24, "table", "i", "e", "c"), bytes, session_topic)
+    families = {family.name: family for family in TierCollector(state, metaservers=lambda: (2, 1)).collect()}
+    names = ("pegaflow_tier_metaservers", "pegaflow_tier_metaservers_known")
+    assert [sample.value for name in names for sample in families[name].samples] == [2, 1]
+
+
 def dashboard() -> Iterator[tuple[str, str]]:
     for panel in json.loads((ROOT / "configs" / "grafana" / "pegaflow.json").read_text())["panels"]:
         for target in panel.get("targets", []):
             yield panel["title"], target["expr"] + " " + target["legendFormat"]
 
 
-def alerts() -> Iterator[tuple[str, str]]:
+def rules() -> Iterator[dict[str, Any]]:
     for group in yaml.safe_load((ROOT / "configs" / "prometheus" / "alerts.yaml").read_text())["groups"]:
-        for rule in group["rules"]:
-            assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
-            yield rule["alert"], rule["expr"] + " " + " ".join(rule["annotations"].values())
+        yield from group["rules"]
+
+
+def alerts() -> Iterator[tuple[str, str]]:
+    for rule in rules():
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        yield rule["alert"], rule["expr"] + " " + " ".join(rule["annotations"].values())
 
 
 ALL: Metrics = {name: labels for table in documented().values() for name, labels in table.items()}
 
 
 VALUES: dict[tuple[str, str], set[str]] = {
+    ("pegaflow_process_info", "service"): {"tier", "metaserver", "router", "watch"},
     ("pegaflow_metaserver_nodes", "state"): set(NodeState),
     ("pegaflow_metaserver_nodes_ended_total", "reason"): set(ENDS),
     ("pegaflow_metaserver_resyncs_total", "reason"): set(SyncReason),
@@ -147,7 +159,7 @@ def test_dashboard_and_alerts_use_what_is_there_with_its_labels(used: tuple[str,
         for label, values in re.findall(r"(\w+)(?:=~|!~|!=|=)\"([^\"]*)\"", matchers):
             assert set(values.split("|")) <= VALUES[metric_of(name), label]
     for words in re.findall(r"\b(?:by|on|without) *\(([^)]*)\)", expression):
-        assert set(words.replace(" ", "").split(",")) <= known, words
+        assert set(words.replace(" ", "").split(",")) - {""} <= known, words
     shown = set(re.findall(r"\$labels\.(\w+)|\{\{(\w+)\}\}", expression))
     assert {label for pair in shown for label in pair if label} <= known
 
@@ -157,3 +169,23 @@ def test_no_alert_and_no_panel_stands_twice() -> None:
     assert len(names) == len(set(names)) > 15
     numbers = [panel["id"] for panel in json.loads((ROOT / "configs" / "grafana" / "pegaflow.json").read_text())["panels"]]
     assert len(numbers) == len(set(numbers))
+
+
+@pytest.mark.parametrize("service", ["metaserver", "router", "watch"])
+def test_a_service_that_is_gone_raises_an_alert(service: str) -> None:
+    """Rules on what a process says are silent once there is no process."""
+    expressions = [rule["expr"] for rule in rules()]
+    assert any(f'absent(pegaflow_process_info{{service="{service}"}})' in expression for expression in expressions)
+    assert any("pegaflow_process_info" in expression and "up == 0" in expression for expression in expressions)
+
+
+def test_a_loop_that_stands_still_raises_an_alert_before_the_watch_has_ended_it() -> None:
+    (rule,) = [rule for rule in rules() if rule["alert"] == "PegaflowLoopStuck"]
+    assert "for" not in rule and "max_over_time" in rule["expr"], "one scrape may be all that sees it"
+
+
+def test_what_security_md_says_to_alert_on_has_an_alert_and_a_panel() -> None:
+    shown, told = " ".join(text for _, text in dashboard()), " ".join(rule["expr"] for rule in rules())
+    kept_out = [name for name in ALL if name.endswith(("_connections_refused_total", "_requests_forbidden_total"))]
+    assert len(kept_out) == 6
+    assert [name for name in kept_out if name not in shown or name not in told] == []
