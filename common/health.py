@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pegaflow.common import logs, metrics
+from pegaflow.common.listening import listening
 from pegaflow.common.version import package_version
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ class HealthServer:
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     def start(self) -> None:
-        """Returns when it listens. Raises OSError when the address cannot be bound, or is none."""
+        """Returns when it listens. Raises StartError when the address cannot be bound, or is none."""
         if self._port:
-            self._begin(self._port)
+            with listening(self._host, self._port):
+                self._begin(self._port)
 
     def start_anywhere(self) -> int:
         """Listen on a port that the system picks, for tests; returns the port."""

@@ -9,7 +9,6 @@ exception into an exit code. `HealthServer` shows the state to supervisors.
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import gc
 import signal
@@ -21,18 +20,14 @@ import uvloop
 from pegaflow.common import faults, logs, metrics
 from pegaflow.common.health import HealthServer
 from pegaflow.common.loop_watch import LoopWatch
+from pegaflow.common.start_error import EX_CONFIG, EX_TEMPFAIL, StartError
 from pegaflow.common.version import package_version
-from pegaflow.common.wire.errors import ErrorCode
 from prometheus_client import Gauge
 
-__all__ = ["EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
+__all__ = ["EX_CONFIG", "EX_OK", "EX_SOFTWARE", "EX_TEMPFAIL", "HealthServer", "Lifecycle", "StartError", "State", "run"]
 
 EX_OK: Final = 0
 EX_SOFTWARE: Final = 70
-EX_TEMPFAIL: Final = 75
-EX_CONFIG: Final = 78
-_OF_THE_CONFIGURATION: Final = {ErrorCode.BAD_CONFIG, ErrorCode.PLAINTEXT_NETWORK, ErrorCode.UNSAFE_PATH}
-"""Codes of a start that fails in the same way until somebody has changed something."""
 
 log = logs.get(__name__)
 
@@ -50,15 +45,6 @@ _NEXT: Final = {
     State.DRAINING: {State.READY, State.STOPPED},
     State.STOPPED: set[State](),
 }
-
-
-class StartError(Exception):
-    """The service cannot start now, but may later (port in use, pool busy): exit code 75."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(f"{code}: {text}")
-        self.code = code
-        self.text = text
 
 
 class Lifecycle:
@@ -170,8 +156,8 @@ def collect_little_and_often() -> None:
 def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], lifecycle: Lifecycle) -> int:
     """Run a service on uvloop until `main` returns; `main` waits for ``lifecycle.wait_drain()`` itself.
 
-    SIGTERM and SIGINT begin the drain. Returns the exit code: 0; 75 for StartError or an address in use; 70 for
-    any other exception, which is logged with its traceback.
+    SIGTERM and SIGINT begin the drain. Returns the exit code: 0; that of a StartError, 75 or 78; 70 for any other
+    exception, which is logged with its traceback.
     """
     if faults.armed():
         log.warning("faults_armed", variable=faults.VARIABLE, text="for tests: this process may stop, fail or die on purpose")
@@ -186,13 +172,7 @@ def run(main: Callable[[asyncio.AbstractEventLoop], Coroutine[Any, Any, None]], 
             runner.run(main(loop))
         except StartError as error:
             log.error("cannot_start", code=error.code, text=error.text)
-            return EX_CONFIG if error.code in _OF_THE_CONFIGURATION else EX_TEMPFAIL
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                log.error("cannot_start", code="address_in_use", text=str(error))
-                return EX_TEMPFAIL
-            log.exception("crashed")
-            return EX_SOFTWARE
+            return error.exit_code
         except Exception:
             log.exception("crashed")
             return EX_SOFTWARE

@@ -19,7 +19,7 @@ from pegaflow.services.reload import reloading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM, SIGINT or `drain`. Exit codes: 0, 70, 75 (port in use), 78 (configuration)."""
+    """Runs until SIGTERM, SIGINT or `drain`. Exit codes: 0, 70, 75 (port in use), 78 (configuration, addresses included)."""
     loaded = load(
         MetaserverConfig,
         section="metaserver",

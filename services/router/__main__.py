@@ -12,6 +12,7 @@ from typing import Any
 from pegaflow.common import logs, machine
 from pegaflow.common.config import load
 from pegaflow.common.lifecycle import HealthServer, Lifecycle, run
+from pegaflow.common.listening import listening
 from pegaflow.common.live_config import LiveConfig
 from pegaflow.services.reload import reloading
 from pegaflow.services.router import members
@@ -52,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _serve(config: RouterConfig, app: RouterApp, certificate: Certificate | None, parts: Collaborators) -> None:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Bound here and not by uvicorn, which answers an address in use with an exit code of its own.
-    listener = socket.create_server((config.host, config.port), family=family, backlog=1024)
+    with listening(config.host, config.port):
+        listener = socket.create_server((config.host, config.port), family=family, backlog=1024)
     health = HealthServer(parts.lifecycle, config.health_host, config.health_port)
     health.start()
     if parts.control is not None:

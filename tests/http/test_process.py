@@ -120,6 +120,10 @@ def test_exit_codes() -> None:
             code, err = await exit_code("--engine", "http://127.0.0.1:9", "--port", str(taken.getsockname()[1]))
         assert code == 75
         assert b"address_in_use" in err
+        for more in (("--host", "203.0.113.1"), ("--health-host", "203.0.113.1", "--health-port", "1", "--port", "0")):
+            code, err = await exit_code("--engine", "http://127.0.0.1:9", *more)
+            assert code == 78
+            assert b"bad_endpoint" in err and b"203.0.113.1" in err and b"Traceback" not in err
 
     asyncio.run(main())
 

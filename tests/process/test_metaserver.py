@@ -159,6 +159,12 @@ def test_bad_configuration_is_said_before_anything_starts(started: list[Metaserv
     assert metaserver.wait() == 78
 
 
+def test_an_address_of_another_machine_is_wrong_configuration(started: list[Metaserver], tmp_path: Path) -> None:
+    metaserver = start(started, tmp_path, "--requests=tcp://203.0.113.1:7400", "--allow-plaintext-network")
+    assert metaserver.line("cannot_start")["code"] == "bad_endpoint"
+    assert metaserver.wait() == 78, "to start it again would not mend it"
+
+
 def test_health_and_metrics(started: list[Metaserver], tmp_path: Path, unused_port: int) -> None:
     metaserver = start(started, tmp_path, f"--health-port={unused_port}")
     metaserver.line("started")

@@ -17,6 +17,7 @@ import pytest
 from pegaflow.common import clock, metrics
 from pegaflow.common.health import MAX_CONNECTIONS, MAX_REQUEST_BYTES
 from pegaflow.common.lifecycle import (
+    EX_CONFIG,
     EX_OK,
     EX_SOFTWARE,
     EX_TEMPFAIL,
@@ -26,6 +27,7 @@ from pegaflow.common.lifecycle import (
     State,
     run,
 )
+from pegaflow.common.listening import listening
 from pegaflow.common.loop_watch import LoopWatch
 from prometheus_client import CollectorRegistry
 
@@ -83,7 +85,8 @@ def test_signals_begin_the_drain(number: signal.Signals) -> None:
     ("error", "code"),
     [
         (StartError("pool_busy", "another tier holds it"), EX_TEMPFAIL),
-        (OSError(errno.EADDRINUSE, "in use"), EX_TEMPFAIL),
+        (StartError("bad_endpoint", "an address of another machine"), EX_CONFIG),
+        (StartError("unsafe_path", "open to others"), EX_CONFIG),
         (OSError(errno.EACCES, "denied"), EX_SOFTWARE),
         (RuntimeError("bug"), EX_SOFTWARE),
     ],
@@ -280,17 +283,53 @@ def test_metrics_that_cannot_be_read_are_an_error_and_the_server_goes_on() -> No
 def test_an_address_in_use_is_said_where_the_server_is_started() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = HealthServer(Lifecycle("tier"), "127.0.0.1", taken.getsockname()[1])
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(StartError, match=r"address_in_use: .* port \d+") as told:
             server.start()
+        assert told.value.exit_code == EX_TEMPFAIL
         server.close()
 
 
-@pytest.mark.parametrize("host", ["10.0.0..1", "a\0b", "no.such.host.invalid"])
-def test_an_address_that_is_none_is_said_too(host: str) -> None:
+@pytest.mark.parametrize("host", ["10.0.0..1", "a\0b", "203.0.113.1"])
+def test_an_address_that_is_none_or_another_machines_is_said_too(host: str) -> None:
     server = HealthServer(Lifecycle("tier"), host, 1)
-    with pytest.raises(OSError):
+    with pytest.raises(StartError) as told:
         server.start()
+    assert (told.value.code, told.value.exit_code) == ("bad_endpoint", EX_CONFIG) and repr(host) in told.value.text
     server.close()
+
+
+def test_a_name_that_is_not_found_is_said_too() -> None:
+    server = HealthServer(Lifecycle("tier"), "no.such.host.invalid", 1)
+    with pytest.raises(StartError) as told:
+        server.start()
+    assert told.value.code in ("bad_endpoint", "not_resolved"), "the latter where there is no resolver"
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OSError(errno.EADDRINUSE, "in use"), "address_in_use"),
+        (OSError(errno.EACCES, "denied"), "bad_endpoint"),
+        (OSError(errno.EADDRNOTAVAIL, "not here"), "bad_endpoint"),
+        (OSError("could not bind on any address"), "bad_endpoint"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), "bad_endpoint"),
+        (OSError(socket.EAI_NONAME, "as create_server says it"), "bad_endpoint"),
+        (socket.gaierror(socket.EAI_AGAIN, "no resolver"), "not_resolved"),
+        (UnicodeError("label empty"), "bad_endpoint"),
+    ],
+)
+def test_what_is_wrong_with_an_address_has_a_code(error: Exception, code: str) -> None:
+    with pytest.raises(StartError) as told, listening("h", 1):
+        raise error
+    assert told.value.code == code
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many files"), RuntimeError("bug")])
+def test_what_is_not_about_the_address_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as told, listening("h", 1):
+        raise error
+    assert told.value is error
 
 
 def test_connections_that_say_nothing_do_not_keep_a_probe_out() -> None:
