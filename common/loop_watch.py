@@ -1,6 +1,7 @@
 """Is a process's event loop still turning? A beat on the loop, and everybody else's look at how old it is.
 
-The beat is also what systemd's watchdog is fed with (`WatchdogSec=`): a loop that does not turn feeds nobody.
+The beat is also what systemd's watchdog is fed with (`WatchdogSec=`): a loop that does not turn feeds nobody. A process without
+such a loop says itself by when it will be heard of again (`expect`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LAG_BUCKETS: Final = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 1
 
 
 class LoopWatch:
-    """`start` on the loop that is to be watched; the other methods may be called from any thread."""
+    """`start` on the loop that is to be watched, or `expect` again and again; the others may be called from any thread."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, stuck_s: float = STUCK_S) -> None:
         self.stuck_s = stuck_s
@@ -43,6 +44,12 @@ class LoopWatch:
         _stalled().set_function(self.stalled)
         self._tell("READY=1")
         self._beat()
+
+    def expect(self, within_s: float) -> None:
+        """Without an event loop: the caller's thread will be back here by then, or counts as stalled from then on."""
+        self._thread = threading.get_ident()
+        self._due = time.monotonic() + within_s
+        _stalled().set_function(self.stalled)
 
     def stop(self) -> None:
         """Idempotent; on the loop."""

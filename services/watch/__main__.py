@@ -6,29 +6,35 @@ import contextlib
 import os
 import signal
 import sys
-import xmlrpc.client
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pegaflow.common import clock, logs, metrics
 from pegaflow.common.config import load
 from pegaflow.common.health import HealthServer
 from pegaflow.common.lifecycle import EX_OK, Lifecycle
+from pegaflow.common.loop_watch import STUCK_S, LoopWatch
+from pegaflow.common.start_error import StartError
 from pegaflow.services.watch import probe
 from pegaflow.services.watch.config import WatchConfig
 from pegaflow.services.watch.state import Held, Restart, Watch
-from pegaflow.services.watch.supervisord import RUNNING, Events, Supervisord
+from pegaflow.services.watch.supervisord import RUNNING, Events, NoAnswer, Supervisord
 
 EX_UNHEALTHY = 1
 EX_USAGE = 64
 PROBE_SECONDS = 2.0
+EVENT_SECONDS = 30.0 - STUCK_S
+"""From one TICK_5 to the next: beyond a look at a supervisord and at programs that do not answer. 30 s after one, /health is 503."""
 URL = "SUPERVISOR_SERVER_URL"
 
 log = logs.get(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Until supervisord ends. Exit codes: 0; 64 without a supervisord; 78 (configuration). With --probe: 0 alive, 1 not."""
+    """Until supervisord ends. Exit codes: 0; 64 without a supervisord; 75 (port in use); 78 (configuration).
+
+    With --probe: 0 alive, 1 not.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if len(words) == 2 and words[0] == "--probe":
         return _probe_once(words[1])
@@ -46,20 +52,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # meant for the services beside it; nothing here changes without a restart
     lifecycle = Lifecycle("watch")
     health = HealthServer(lifecycle, config.health_host, config.health_port)
-    health.start()
+    try:
+        health.start()
+    except StartError as error:
+        log.error("cannot_start", code=error.code, text=error.text)
+        return error.exit_code
     try:
         lifecycle.show()
         lifecycle.set_ready()
         with ThreadPoolExecutor(len(config.programs)) as pool:
             watcher = Watcher(config, Supervisord(os.environ[URL]), pool)
-            for event in Events(sys.stdin.buffer, sys.stdout.buffer):
-                if event.startswith("TICK"):
-                    watcher.look()
+            follow(Events(sys.stdin.buffer, sys.stdout.buffer), watcher, lifecycle.watch)
     except (BrokenPipeError, KeyboardInterrupt):
         pass
     finally:
         health.close()
     return EX_OK
+
+
+def follow(events: Iterable[str], watcher: Watcher, watch: LoopWatch) -> None:
+    """Looks at each TICK, to the end of the events. `watch` knows when none comes, or a look does not end."""
+    watch.expect(EVENT_SECONDS)
+    for event in events:
+        if event.startswith("TICK"):
+            watch.expect(EVENT_SECONDS)
+            watcher.look()
 
 
 def _probe_once(url: str) -> int:
@@ -87,7 +104,7 @@ class Watcher:
         """One round, of at most the probe's timeout."""
         try:
             found = {process.name: process for process in self._supervisord.processes()}
-        except (OSError, xmlrpc.client.Error) as error:
+        except NoAnswer as error:
             log.warning("supervisord_unreachable", text=str(error))
             return
         self._warn_of(self._programs.keys() - found.keys())
@@ -106,7 +123,7 @@ class Watcher:
                 case Restart(_, _, failures, restarts, pause_s):
                     log.error("restarting", program=name, pid=pid, why=failures, restarts=restarts, pause_s=pause_s)
                     self._killed[name].inc()
-                    _kill(pid)
+                    _kill(name, pid)
                 case Held(_, _, failures, left_s):
                     log.error("restart_held", program=name, pid=pid, why=failures, left_s=round(left_s, 1))
 
@@ -116,13 +133,16 @@ class Watcher:
         self._missing = missing
 
 
-def _kill(pid: int) -> None:
+def _kill(name: str, pid: int) -> None:
     """The whole family: supervisord gives each program a process group. It starts it again, because that is no expected exit."""
-    with contextlib.suppress(ProcessLookupError):  # ended by itself meanwhile
-        if os.getpgid(pid) == pid:
-            os.killpg(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGKILL)
+    try:
+        with contextlib.suppress(ProcessLookupError):  # ended by itself meanwhile
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGKILL)
+    except PermissionError as error:  # of another user: the others are still to be watched
+        log.error("cannot_kill", program=name, pid=pid, text=str(error))
 
 
 if __name__ == "__main__":

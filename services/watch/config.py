@@ -10,11 +10,19 @@ from pegaflow.common.logs import LEVELS
 from pegaflow.services.watch.state import Rules
 
 
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+
+
 def _programs(values: tuple[str, ...]) -> str | None:
     names = []
     for value in values:
         name, equals, url = value.partition("=")
-        if not name or not equals or urlsplit(url).scheme != "http" or not urlsplit(url).hostname:
+        if not name or not equals or not _is_http(url):
             return f"{value!r}: expected PROGRAM=http://HOST:PORT/health"
         names.append(name)
     return None if len(names) == len(set(names)) else "a program is named twice"

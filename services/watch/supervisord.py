@@ -6,10 +6,15 @@ import http.client
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, Final, NamedTuple, cast
-from xmlrpc.client import ServerProxy, Transport
+from xml.parsers.expat import ExpatError
+from xmlrpc.client import Error, ServerProxy, Transport
 
 RPC_SECONDS: Final = 10.0
 RUNNING: Final = "RUNNING"
+
+
+class NoAnswer(Exception):
+    """supervisord did not say who runs: it cannot be reached, or what came is no such answer."""
 
 
 class Process(NamedTuple):
@@ -45,10 +50,14 @@ class Supervisord:
         self._url = url
 
     def processes(self) -> list[Process]:
-        """All of them. Raises OSError, `xmlrpc.client.Error`."""
-        with self._proxy() as proxy:
-            rows = cast(list[dict[str, Any]], proxy.supervisor.getAllProcessInfo())
-        return [Process(row["name"], row["statename"], row["pid"]) for row in rows]
+        """All of them. Raises NoAnswer."""
+        try:
+            with self._proxy() as proxy:
+                rows = cast(list[dict[str, Any]], proxy.supervisor.getAllProcessInfo())
+            return [Process(row["name"], row["statename"], row["pid"]) for row in rows]
+        # Half an answer, no HTTP, no XML, a refusal, or other values than those: whatever it is, the next look may find more.
+        except (OSError, http.client.HTTPException, ExpatError, Error, LookupError, TypeError, ValueError) as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}") from None
 
     def _proxy(self) -> ServerProxy:
         if self._url.startswith("unix://"):

@@ -7,6 +7,9 @@ import json
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +121,7 @@ def test_the_watch_restarts_what_runs_and_does_not_live(supervised: tuple[Superv
         exposed = set(re.findall(r"^# TYPE (pegaflow_\w+) ", text, re.MULTILINE))
         shared = set(tables["Every service"])
         if heading == "Watch":
-            shared -= {"pegaflow_process_loop_lag_seconds", "pegaflow_process_loop_stalled_seconds"}  # it has no loop
+            shared -= {"pegaflow_process_loop_lag_seconds"}  # it has no loop
         assert {name for name in exposed if not name.endswith("_created")} == set(tables[heading]) | shared
     assert "pegaflow_router_requests_total" in get(ports.router, "/metrics")[1]
 
@@ -140,3 +143,15 @@ def test_the_watch_restarts_what_runs_and_does_not_live(supervised: tuple[Superv
     (why,) = next(line["why"] for line in told if line["program"] == "tier-a")
     assert "503" in why and "loop_stuck" in why
     assert supervision.process("router").pid == pids["router"]
+
+
+def test_a_watch_whose_address_cannot_be_had_says_so() -> None:
+    environ = os.environ | {"SUPERVISOR_SERVER_URL": "unix:///nobody"}
+    command = [sys.executable, "-m", "pegaflow.services.watch", "--program", "a=http://127.0.0.1:1/health", "--health-port"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for more, code, word in (((), 75, "address_in_use"), (("--health-host", "203.0.113.1"), 78, "bad_endpoint")):
+            done = subprocess.run([*command, str(port), *more], env=environ, capture_output=True, text=True, timeout=60)
+            assert done.returncode == code, done.stderr
+            told = json.loads(done.stderr.splitlines()[-1])
+            assert (told["event"], told["code"]) == ("cannot_start", word) and "Traceback" not in done.stderr

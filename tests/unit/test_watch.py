@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import io
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xmlrpc.client import dumps
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pegaflow.common.config import ConfigError, resolve
+from pegaflow.common.loop_watch import LoopWatch
+from pegaflow.services.watch import probe
+from pegaflow.services.watch.__main__ import follow
 from pegaflow.services.watch.config import WatchConfig
 from pegaflow.services.watch.state import Held, Restart, Rules, Watch
-from pegaflow.services.watch.supervisord import Events
+from pegaflow.services.watch.supervisord import Events, NoAnswer, Process, Supervisord
 
 RULES = Rules(failures=3, within_s=30, grace_s=100, pause_s=60, pause_max_s=240)
 NO = "TimeoutError: timed out"
@@ -133,8 +143,108 @@ def test_the_listener_speaks_supervisords_protocol() -> None:
         (["--program", "a=http://h:1/health", "--program", "a=http://h:2/health"], "twice"),
         (["--program", "a=http://h:1/health", "--pause", "2h"], "above pause_max"),
         (["--program", "a=http://h:1/health", "--failures", "0"], "above 0"),
+        (["--program", "a=http://h:port/health"], "expected PROGRAM=http"),
+        (["--program", "a=http://h:99999/health"], "expected PROGRAM=http"),
     ],
 )
 def test_wrong_options_are_refused(words: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         resolve(WatchConfig, section="watch", argv=words)
+
+
+@contextmanager
+def answering(path: Path, answer: bytes) -> Iterator[str]:
+    """A supervisord of one answer; its URL."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        server.close()  # xmlrpc asks once more where nothing came
+        with connection, connection.makefile("rb") as request:
+            length = 0
+            while (line := request.readline().strip().lower()) != b"":
+                if line.startswith(b"content-length:"):
+                    length = int(line.partition(b":")[2])
+            request.read(length)
+            connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"unix://{path}"
+        finally:
+            thread.join()
+
+
+def http_answer(body: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def rows(*values: Any) -> str:
+    return dumps((list(values),), methodresponse=True)
+
+
+ROW = {"name": "a", "statename": "RUNNING", "pid": 7}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-nobody\r\n",
+        http_answer("<methodResponse><params>")[:-5],
+        http_answer("<not xml"),
+        http_answer("<methodResponse></methodResponse>"),
+        http_answer(rows({"name": "a"})),
+        http_answer(rows("a")),
+        http_answer(rows(7)),
+        http_answer("<methodResponse><params><param><value><int>x</int></value></param></params></methodResponse>"),
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_whatever_supervisord_answers_the_watch_lives_on(tmp_path: Path, answer: bytes) -> None:
+    with answering(tmp_path / "s", answer) as url, pytest.raises(NoAnswer):
+        Supervisord(url).processes()
+
+
+def test_who_runs(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", http_answer(rows(ROW))) as url:
+        assert Supervisord(url).processes() == [Process("a", "RUNNING", 7)]
+    with pytest.raises(NoAnswer):
+        Supervisord(f"unix://{tmp_path}/nobody").processes()
+
+
+@pytest.mark.parametrize("url", ["http://a..b:1/health", "http://h:port/", "http://[", "http://h:1/ /"])
+def test_a_url_that_cannot_be_asked_is_a_failure_and_no_crash(url: str) -> None:
+    assert probe.ask(url, 1.0)
+
+
+class Looks:
+    """In place of a Watcher: what /health would say while it looks."""
+
+    def __init__(self, watch: LoopWatch) -> None:
+        self.watch = watch
+        self.stuck: list[bool] = []
+
+    def look(self) -> None:
+        self.stuck.append(self.watch.stuck)
+
+
+def test_a_watch_that_hears_no_tick_is_stuck_and_well_again_with_the_next() -> None:
+    watch = LoopWatch({})
+    looks = Looks(watch)
+
+    def events() -> Iterator[str]:
+        assert not watch.stuck, "it has just begun"
+        watch.expect(-30.0)  # as if the time were over
+        assert watch.stuck
+        yield "PROCESS_STATE_RUNNING"
+        assert watch.stuck, "no reason to look"
+        yield "TICK_5"
+        assert not watch.stuck
+
+    follow(events(), looks, watch)  # type: ignore[arg-type]
+    assert looks.stuck == [False]
+    assert watch.stalled() == 0
