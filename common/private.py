@@ -66,15 +66,29 @@ def read_secret(path: Path) -> str:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise LocalError(ErrorCode.UNSAFE_PATH, f"{path} is no file")
-        if info.st_uid not in (os.getuid(), 0):
-            raise LocalError(ErrorCode.UNSAFE_PATH, f"{path} belongs to user {info.st_uid}: a secret is one's own, or root's")
-        if info.st_mode & 0o077:
-            raise LocalError(ErrorCode.UNSAFE_PATH, f"{path} holds a secret and is open to other users: chmod 0600")
+        if why := _shared(path, info):
+            raise LocalError(ErrorCode.UNSAFE_PATH, why)
         return os.read(fd, MAX_SECRET_BYTES).decode("ascii")
     except UnicodeDecodeError:
         raise LocalError(ErrorCode.UNSAFE_PATH, f"{path} is no text") from None
     finally:
         os.close(fd)
+
+
+def shared_secret(path: Path) -> str:
+    """Why the secret in this file is not one's own, for people; empty: it is, or there is no such file."""
+    try:
+        return _shared(path, path.stat())
+    except OSError:
+        return ""  # whoever reads it says so
+
+
+def _shared(path: Path, info: os.stat_result) -> str:
+    if info.st_uid not in (os.getuid(), 0):
+        return f"{path} belongs to user {info.st_uid}: a secret is one's own, or root's"
+    if info.st_mode & 0o077:
+        return f"{path} holds a secret and is open to other users: chmod 0600"
+    return ""
 
 
 def write_secret(path: Path, text: str) -> None:

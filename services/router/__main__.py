@@ -18,6 +18,7 @@ from pegaflow.services.reload import reloading
 from pegaflow.services.router import members
 from pegaflow.services.router.app import Collaborators, RouterApp, create_app
 from pegaflow.services.router.config import RouterConfig
+from pegaflow.services.router.open_secrets import warn_of_open_secrets
 from pegaflow.services.router.server import EXPIRY_SECONDS, Server
 from pegaflow.services.router.tls import Certificate
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, live = loaded.value, LiveConfig.of(loaded, "router", argv)
     node = config.node or socket.gethostname()
     logs.setup("router", node, config.log_level)
+    warn_of_open_secrets(config)
     parts = Collaborators.of(config)
     app = create_app(config, parts)
     certificate = config.certificate()
@@ -105,6 +107,7 @@ def _apply(
     if certificate is not None:
         certificate.reload()
     parts.upstream.timeouts = value.timeouts()
+    warn_of_open_secrets(value)
     log.info("reloaded", what="clients", names=sorted(app.guard.names))
 
 

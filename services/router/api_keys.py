@@ -2,6 +2,7 @@
 
 A file has one key per line, `name:key` or the key alone, which is then called after its line. `#` begins a comment line.
 A name may stand on several lines: an old and a new key of one client, while it changes from one to the other.
+The file is read whatever its mode; `open_secrets.py` says so where others can read it too.
 """
 
 from __future__ import annotations

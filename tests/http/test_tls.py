@@ -42,6 +42,7 @@ async def shown(running: Process) -> str:
 def test_tls_and_its_certificate_changes_while_a_stream_runs(tmp_path: Path) -> None:
     async def main() -> None:
         cert, key = write(tmp_path, "old.example")
+        Path(key).chmod(0o644)
         engine = ScriptedEngine()
         go_on = asyncio.Event()
 
@@ -59,12 +60,14 @@ def test_tls_and_its_certificate_changes_while_a_stream_runs(tmp_path: Path) -> 
         ):
             url = f"https://127.0.0.1:{running.port}"
             await until_ready(session, url)
+            await running.logged("secret_open", option="tls_key", code="unsafe_path")
             async with session.post(url + "/v1/completions", json=BODY | {"stream": True}) as response:
                 assert b"Hel" in await response.content.readuntil(b"\n\n")
                 assert await shown(running) == "old.example"
                 write(tmp_path, "new.example")
                 await running.hang_up()
                 assert await shown(running) == "new.example"
+                await running.logged("secret_open", 2, option="tls_key")
                 Path(key).write_text("nonsense")
                 await running.hang_up()
                 await running.logged("reload_failed", what="config")

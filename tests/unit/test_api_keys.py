@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
+from pegaflow.common.config import resolve
 from pegaflow.services.router.api_keys import ApiKeys, BadKeys, bearer
+from pegaflow.services.router.config import RouterConfig
+from pegaflow.services.router.open_secrets import warn_of_open_secrets
 
 
 def test_names_and_keys() -> None:
@@ -72,3 +76,18 @@ def test_a_file(tmp_path: Path) -> None:
 )
 def test_bearer(values: list[bytes], key: str | None) -> None:
     assert bearer(values) == key
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o400, False), (0o640, True), (0o604, True), (0o644, True)])
+def test_a_file_that_others_can_read_is_used_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, is_open: bool
+) -> None:
+    path = tmp_path / "keys"
+    path.write_text("a:sk-secret")
+    path.chmod(mode)
+    config = resolve(RouterConfig, section="router", argv=["--engine", "http://h:1", "--api-keys-file", str(path)]).value
+    with caplog.at_level(logging.WARNING):
+        warn_of_open_secrets(config)
+    told = [vars(record)["pegaflow_fields"] for record in caplog.records if record.getMessage() == "secret_open"]
+    assert [(one["code"], one["option"]) for one in told] == [("unsafe_path", "api_keys_file")] * is_open
+    assert all(str(path) in one["text"] and "sk-secret" not in one["text"] for one in told)
