@@ -40,7 +40,9 @@ class _UnixTransport(Transport):
         self._path = path
 
     def make_connection(self, host: Any) -> _UnixConnection:
-        return _UnixConnection(self._path)
+        made = _UnixConnection(self._path)
+        self._connection = host, made  # so that it is closed with the proxy, and where an answer is none
+        return made
 
 
 class Supervisord:

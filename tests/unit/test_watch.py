@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from pegaflow.common.config import ConfigError, resolve
 from pegaflow.common.loop_watch import LoopWatch
 from pegaflow.services.watch import probe
-from pegaflow.services.watch.__main__ import follow
+from pegaflow.services.watch.__main__ import _kill, follow
 from pegaflow.services.watch.config import WatchConfig
 from pegaflow.services.watch.state import Held, Restart, Rules, Watch
 from pegaflow.services.watch.supervisord import Events, NoAnswer, Process, Supervisord
@@ -219,6 +221,18 @@ def test_who_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["http://a..b:1/health", "http://h:port/", "http://[", "http://h:1/ /"])
 def test_a_url_that_cannot_be_asked_is_a_failure_and_no_crash(url: str) -> None:
     assert probe.ask(url, 1.0)
+
+
+def test_one_that_it_may_not_kill_is_said_and_the_others_are_still_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "getpgid", lambda pid: pid)
+    monkeypatch.setattr(os, "killpg", denied)
+    _kill("t", 7)
+    assert [record.getMessage() for record in caplog.records] == ["cannot_kill"]
 
 
 class Looks:
