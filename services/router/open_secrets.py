@@ -15,8 +15,8 @@ log = logs.get(__name__)
 def warn_of_open_secrets(config: RouterConfig) -> None:
     """Logs `secret_open` with `unsafe_path` for each.
 
-    Nothing is refused, other than for the keys that only we make: a certificate's key is often its group's (0640, `ssl-cert`), and
-    what an orchestrator mounts has its modes. To refuse them would end routers that run.
+    Nothing is refused, unlike the keys that only we make: a certificate's key is often its group's (0640, `ssl-cert`), and what
+    an orchestrator mounts has its modes. To refuse them would end routers that run.
     """
     for option in ("api_keys_file", "tls_key"):
         name = getattr(config, option)

@@ -24,7 +24,7 @@ EX_UNHEALTHY = 1
 EX_USAGE = 64
 PROBE_SECONDS = 2.0
 EVENT_SECONDS = 30.0 - STUCK_S
-"""From one TICK_5 to the next: beyond a look at a supervisord and at programs that do not answer. 30 s after one, /health is 503."""
+"""From one TICK_5 to the next: longer than a look at what does not answer takes. 30 s after one, /health is 503."""
 URL = "SUPERVISOR_SERVER_URL"
 
 log = logs.get(__name__)
