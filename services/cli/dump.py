@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pegaflow.common.wire.messages.facts import Facts
 from pegaflow.common.wire.messages.operate import Document, Dump, Status
 from pegaflow.services.cli import target
 from pegaflow.services.cli.cluster import Cluster, Peer, document_of
+from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.summary import as_object
 
 NAME = "dump"
@@ -68,34 +70,39 @@ async def _collected(at: target.Target) -> dict[str, Any]:
     async with Cluster(at) as cluster:
         peers = [*cluster.metaservers, *cluster.tiers, *cluster.routers]
         services = await asyncio.gather(*(_service(cluster, peer) for peer in peers))
-        return {
-            "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "package": package_version(),
-            "services": [one for one in services if one is not None],
-            "wrong": [one._asdict() for one in cluster.wrong],
-        }
+        return document([one for one in services if one is not None], cluster.wrong, time.time(), package_version())
+
+
+def document(services: list[dict[str, Any]], wrong: list[Wrong], now: float, package: str) -> dict[str, Any]:
+    """The file. `now`: seconds since 1970."""
+    made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    return {"made_at": made_at, "package": package, "services": services, "wrong": [one._asdict() for one in wrong]}
 
 
 async def _service(cluster: Cluster, peer: Peer) -> dict[str, Any] | None:
-    answers = await asyncio.gather(*(_told(cluster, peer, message) for message in QUESTIONS.values()))
-    if not any(answers):
-        return None
+    answers = await asyncio.gather(*(cluster.ask(peer, message, Document) for message in QUESTIONS.values()))
     told = dict(zip(QUESTIONS, answers, strict=True))
-    first = next(answer for answer in answers if answer)
-    one = {"service": first["service"], "node": first["node"], "epoch": first["epoch"], "endpoint": peer.endpoint}
-    one |= {name: answer and answer["document"] for name, answer in told.items()}
-    if first["service"] == "metaserver":
-        nodes = await cluster.ask(peer, Nodes(), NodeList)
-        one["nodes"] = None if nodes is None else as_object(nodes)
-    return one
-
-
-async def _told(cluster: Cluster, peer: Peer, message: Message) -> dict[str, Any] | None:
-    answer = await cluster.ask(peer, message, Document)
-    if answer is None:
+    first = next((answer for answer in answers if answer is not None), None)
+    if first is None:
         return None
+    if first.service != "metaserver":
+        return service(peer.endpoint, first, told)
+    return service(peer.endpoint, first, told) | {"nodes": nodes_of(await cluster.ask(peer, Nodes(), NodeList))}
+
+
+def service(endpoint: str, first: Document, told: Mapping[str, Document | None]) -> dict[str, Any]:
+    """One service. `first`: any answer of it; `told`: all by what was asked, None: no answer to that."""
+    named = {"service": first.service, "node": first.node, "epoch": f"{first.epoch:016x}", "endpoint": endpoint}
+    return named | {name: None if answer is None else _word(answer) for name, answer in told.items()}
+
+
+def nodes_of(answer: NodeList | None) -> dict[str, Any] | None:
+    """What a metaserver has besides."""
+    return None if answer is None else as_object(answer)
+
+
+def _word(answer: Document) -> Any:
     try:
-        document: Any = document_of(answer)
+        return document_of(answer)
     except PegaflowError as error:
-        document = {"code": error.code, "text": error.text}
-    return {"service": answer.service, "node": answer.node, "epoch": f"{answer.epoch:016x}", "document": document}
+        return {"code": error.code, "text": error.text}

@@ -1,7 +1,11 @@
 """`pegaflow monitor`: what is being published, live, one line per message: time node topic kind seq summary.
 
 Topics are prefixes: c catalogue, i intents, n nodes, s. sessions (s.<16 hex> one of them); none means all. Listens at the
-metaservers and at every tier they know, those that come later too.
+metaservers and at every tier they know, those that come later too. --filter looks into the messages; of several all must hold:
+
+  node=NAME      who says it, or which node came or went       kind=KIND   such as delta, intent_seen, grant
+  engine=NAME    intents and answers of this engine            key=HEX     first digits of a page's key, or of its content hash
+  request=ID     intents of this request (its beginning does)
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from pegaflow.common.wire.messages.operate import Document, Status
 from pegaflow.services.cli import target
 from pegaflow.services.cli.access import said
 from pegaflow.services.cli.caller import Caller
+from pegaflow.services.cli.cluster import document_of
+from pegaflow.services.cli.filter import Field, Filter, engines_of
 from pegaflow.services.cli.knock import Knock
 from pegaflow.services.cli.listing import Wrong
 from pegaflow.services.cli.summary import as_object, summary
@@ -42,6 +48,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="prefix of a topic; default: all")
     parser.add_argument("--events", action="append", metavar="URL", help="listen here only; may be repeated")
     target.add_options(parser)
+    parser.add_argument(
+        "--filter", action="append", type=Filter.parse, metavar="FIELD=VALUE", dest="filters", help="only such; may be repeated"
+    )
     parser.add_argument("-n", "--count", type=_positive, metavar="N", help="end after N messages")
     parser.add_argument("--for", dest="span", type=duration, metavar="TIME", help="end after that long, such as 10s")
     parser.add_argument("--raw", action="store_true", help="do not decode bodies: show their size and first bytes")
@@ -58,6 +67,10 @@ def _positive(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """0: as many came as asked for, or it was stopped. 1: nobody to listen to or who lets us, or fewer than N in the time."""
     fixed: tuple[str, ...] = ()
+    filters: list[Filter] = args.filters or []
+    by_engine = any(one.field is Field.ENGINE for one in filters)
+    if args.events and by_engine:
+        raise target.UsageError("--filter engine=… asks services, because messages do not name engines: leave --events away")
     if args.events:
         chosen = target.choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": args.events}))
         at, fixed = chosen._replace(tiers=()), chosen.tiers
@@ -68,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     def on_message(tapped: Tapped) -> None:
         nonlocal left
-        if left == 0:
+        if left == 0 or not all(one.holds(tapped, monitor.engines) for one in filters):
             return
         print(show(tapped, args.raw), flush=True)
         if left is not None:
@@ -76,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             if left == 0:
                 monitor.enough.set()
 
-    monitor = Monitor([topic.encode() for topic in args.topics] or [b""], on_message)
+    monitor = Monitor([topic.encode() for topic in args.topics] or [b""], on_message, by_engine)
     try:
         reached = asyncio.run(monitor.run(at, fixed, args.span))
     except KeyboardInterrupt:
@@ -87,10 +100,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Monitor:
-    """Listens until `enough` is set or the time is up."""
+    """Listens until `enough` is set or the time is up. `by_engine`: keeps in `engines` the names of all by their sessions."""
 
-    def __init__(self, prefixes: list[bytes], on_message: Callable[[Tapped], None]) -> None:
-        self._prefixes, self._on_message = prefixes, on_message
+    def __init__(self, prefixes: list[bytes], on_message: Callable[[Tapped], None], by_engine: bool = False) -> None:
+        self._prefixes, self._on_message, self._by_engine = prefixes, on_message, by_engine
+        self.engines: dict[int, str] = {}
         self.enough = asyncio.Event()
         self._failure: BaseException | None = None
         self._barred: set[str] = set()
@@ -173,17 +187,23 @@ class Monitor:
         asked = [(url, Status()) for url in (*at.metaservers, *at.tiers)] + [(url, Nodes()) for url in at.metaservers]
         answers = await asyncio.gather(*(caller.ask(url, ask, at.timeout_s) for url, ask in asked), return_exceptions=True)
         known: set[str] = set()
+        tiers: set[str] = set()
         wrong: dict[str, PegaflowError] = {}
         for (url, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, PegaflowError):
                 wrong.setdefault(url, answer)
             if isinstance(answer, NodeList):
                 known.update(answer.events)
+                tiers.update(answer.requests)
             elif isinstance(answer, Document):
-                with contextlib.suppress(ValueError, AttributeError):
-                    known.add(str(json.loads(answer.json).get("events", "")))
+                with contextlib.suppress(PegaflowError):
+                    told = document_of(answer)
+                    known.add(str(told.get("events", "")))
+                    self.engines |= engines_of(told)
             elif isinstance(answer, BaseException) and not isinstance(answer, PegaflowError):
                 raise answer
+        if self._by_engine:
+            wrong |= await self._name_engines(sorted(tiers - {*at.tiers, ""}), at, caller)
         for url, error in wrong.items() if loud else ():
             print(Wrong("", "", url, error.code, error.text).line(), file=sys.stderr)
         known.discard("")
@@ -198,6 +218,20 @@ class Monitor:
             for endpoint in tap.endpoints - known:
                 tap.leave(endpoint)
         return True
+
+    async def _name_engines(self, tiers: list[str], at: target.Target, caller: Caller) -> dict[str, PegaflowError]:
+        """Asks tiers that a metaserver knows who is attached; who does not answer."""
+        answers = await asyncio.gather(*(caller.ask(url, Status(), at.timeout_s) for url in tiers), return_exceptions=True)
+        wrong: dict[str, PegaflowError] = {}
+        for url, answer in zip(tiers, answers, strict=True):
+            if isinstance(answer, Document):
+                with contextlib.suppress(PegaflowError):
+                    self.engines |= engines_of(document_of(answer))
+            elif isinstance(answer, PegaflowError):
+                wrong[url] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+        return wrong
 
 
 def _text_line(tapped: Tapped, raw: bool) -> str:
@@ -216,8 +250,13 @@ def _body(tapped: Tapped, raw: bool) -> str:
 
 
 def _json_line(tapped: Tapped, raw: bool) -> str:
+    return json.dumps(as_row(tapped, raw, time.time()))
+
+
+def as_row(tapped: Tapped, raw: bool, now: float) -> dict[str, Any]:
+    """For programs. `now`: seconds since 1970."""
     line: dict[str, Any] = {
-        "time": time.time(),
+        "time": now,
         "endpoint": tapped.endpoint,
         "node": tapped.header.node,
         "epoch": f"{tapped.header.epoch:016x}",
@@ -233,4 +272,4 @@ def _json_line(tapped: Tapped, raw: bool) -> str:
         line["wrong"] = tapped.wrong
     else:
         line["message"] = as_object(tapped.message)
-    return json.dumps(line)
+    return line

@@ -54,8 +54,13 @@ def run(args: argparse.Namespace) -> int:
     if args.kind not in LOOKS and not consent.agreed(args, f"send {args.kind} to {endpoints[0]}, which may change something"):
         return 1
     answer = asyncio.run(_sent(at, endpoints[0], message))
-    print(json.dumps({"kind": answer.KIND, "message": as_object(answer)}))
+    print(json.dumps(as_row(answer)))
     return 0
+
+
+def as_row(answer: Any) -> dict[str, Any]:
+    """For programs."""
+    return {"kind": answer.KIND, "message": as_object(answer)}
 
 
 def made(kind: str, text: str) -> Any:

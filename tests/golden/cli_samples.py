@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
 from pegaflow.common.wire.messages import inspection
-from pegaflow.common.wire.messages.operate import Pong
+from pegaflow.common.wire.messages.catalogue import Delta, NodeList
+from pegaflow.common.wire.messages.operate import Document, Pong
 from pegaflow.services.cli import (
     bench,
     catalogue,
     check,
     configuration,
+    dump,
     engine,
     intents,
     leases,
+    monitor,
     node,
     nodes,
     page,
     ping,
+    send,
     sessions,
     status,
     top,
@@ -32,6 +38,7 @@ from pegaflow.services.cli.listing import Listing, Wrong
 from pegaflow.services.cli.namespaces import Namespace, merged
 from pegaflow.services.cli.prompt import Block
 from pegaflow.services.cli.sight import Past, moments, seen
+from pegaflow.services.cli.tap import Tapped
 from pegaflow.services.cli.thresholds import Measure, State
 from wire_samples import MESSAGES, F, K
 
@@ -114,3 +121,29 @@ LISTINGS: dict[str, Listing] = {
         [configuration.row("tier", {"name": "pool_size", "value": 1 << 30, "source": "default", "reloadable": False}, "a")],
     ),
 }
+
+
+def tapped(lost: int = 0, wrong: str = "") -> Tapped:
+    """A message as the monitor has it from the wire."""
+    message = answer(Delta)
+    envelope = open_envelope(encode(message, EventHeader("a", 7, 3), b"c"), EventHeader)
+    return Tapped("tcp://h:2", envelope, envelope.header, None if wrong else message, wrong, lost)
+
+
+def dumped(service: str) -> dict[str, Any]:
+    told = Document(service, "a", 7, json.dumps(DOCUMENT))
+    return dump.service("tcp://h:1", told, {"status": told, "dump": None, "facts": Document(service, "a", 7, "no JSON")})
+
+
+OTHERS: dict[str, list[dict[str, Any]]] = {
+    "monitor": [
+        monitor.as_row(tapped(), raw=False, now=1.5),
+        monitor.as_row(tapped(lost=2, wrong="unsupported: what"), raw=False, now=1.5),
+        monitor.as_row(tapped(), raw=True, now=1.5),
+    ],
+    "send": [send.as_row(Pong("tier", "a", 7, "0.1.0", 1234))],
+    "dump": [
+        dump.document([dumped("tier"), dumped("metaserver") | {"nodes": dump.nodes_of(answer(NodeList))}], [WRONG], 0.0, "0.1.0"),
+    ],
+}
+"""JSON that is not a listing: lines, or the one object, of each command."""

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_samples import LISTINGS
+from cli_samples import LISTINGS, OTHERS
 from pegaflow.services.cli.__main__ import build, leaves
 from pegaflow.services.cli.listing import Output
 from pegaflow.services.cli.verdict import Cause
@@ -32,8 +32,10 @@ def commands(*, listing: bool) -> list[str]:
 def test_every_list_command_has_a_sample_and_every_command_a_section() -> None:
     if os.environ.get("PEGAFLOW_GOLDEN") == "write":
         shapes = {name: json.loads(listing.render(Output.JSON)) for name, listing in LISTINGS.items()}
+        shapes |= json.loads(json.dumps(OTHERS))
         FILE.write_text(json.dumps(shapes, indent=1) + "\n", encoding="utf-8")
-    assert sorted(LISTINGS) == sorted(commands(listing=True)) == sorted(json.loads(FILE.read_text()))
+    assert sorted(LISTINGS) == sorted(commands(listing=True))
+    assert sorted([*LISTINGS, *OTHERS]) == sorted(json.loads(FILE.read_text(encoding="utf-8")))
     assert {*commands(listing=True), *commands(listing=False)} <= set(SECTIONS)
 
 
@@ -41,6 +43,21 @@ def test_every_list_command_has_a_sample_and_every_command_a_section() -> None:
 def test_the_json_of_a_command(name: str) -> None:
     golden = json.loads(FILE.read_text(encoding="utf-8"))
     assert json.loads(LISTINGS[name].render(Output.JSON)) == golden[name]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_json_that_is_no_listing(name: str) -> None:
+    golden = json.loads(FILE.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(OTHERS[name])) == golden[name]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_its_fields_are_documented(name: str) -> None:
+    """Those of a dump's services too: they stand in a table of their own."""
+    tables = SECTIONS[name].split("| field | meaning |")[1:]
+    documented = [set(re.findall(r"^\| `(\w+)` \|", one.split("\n\n")[0], re.MULTILINE)) for one in tables]
+    shapes = [OTHERS[name], *([OTHERS[name][0]["services"]] if name == "dump" else [])]
+    assert documented == [{field for one in shape for field in one} for shape in shapes]
 
 
 @pytest.mark.parametrize("name", LISTINGS)
