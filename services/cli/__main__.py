@@ -35,10 +35,10 @@ from pegaflow.services.cli import (
 )
 from pegaflow.services.cli.doctor import command as doctor
 from pegaflow.services.cli.doctor import fingerprints
+from pegaflow.services.cli.parser import EX_USAGE, Parser
 from pegaflow.services.cli.target import UsageError
 
 EX_WRONG = 1
-EX_USAGE = 2
 EX_STOPPED = 130
 
 QUESTIONS: tuple[tuple[str, tuple[ModuleType, ...]], ...] = (
@@ -62,7 +62,8 @@ docs/cli.md has every command with its columns; `pegaflow COMMAND --help` its op
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 all is well, 1 something is not (see the command), 2 wrong usage.
 
-    Whatever goes wrong is one line on stderr; `--debug` shows where it came from.
+    Whatever goes wrong is one line on stderr; `--debug` shows where it came from. A command may have a code of its own, `failed`,
+    for when it could not say what it was asked for.
     """
     args, rest = build().parse_known_args(argv)
     if rest:
@@ -75,14 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EX_STOPPED
     except BrokenPipeError:  # the reader, `head` for example, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail again
-        return 0
+        return int(getattr(args, "failed", 0))
     except UsageError as error:
-        return _said(args, EX_USAGE, str(error))
+        return _said(args, getattr(args, "failed", EX_USAGE), str(error))
     except PegaflowError as error:
-        return _said(args, EX_WRONG, f"{error.code}: {error.text}")
+        return _said(args, getattr(args, "failed", EX_WRONG), f"{error.code}: {error.text}")
     except Exception as error:
         hint = "" if args.debug else " (--debug shows where)"
-        return _said(args, EX_WRONG, f"{ErrorCode.INTERNAL}: {type(error).__name__}: {' '.join(str(error).split())}{hint}")
+        text = f"{ErrorCode.INTERNAL}: {type(error).__name__}: {' '.join(str(error).split())}{hint}"
+        return _said(args, getattr(args, "failed", EX_WRONG), text)
 
 
 def _said(args: argparse.Namespace, code: int, line: str) -> int:
@@ -104,7 +106,9 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {package_version()}")
     parser.add_argument("--debug", action="store_true", help="show the trace of an error")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog="pegaflow")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS, prog="pegaflow", parser_class=Parser
+    )
     for _, modules in QUESTIONS:
         for module in modules:
             module.add_parser(commands)

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from pegaflow.common.config import duration
 from pegaflow.common.wire.errors import PegaflowError
@@ -47,24 +47,18 @@ class Kind(NamedTuple):
     silent: State = State.CRITICAL
 
 
-class _Parser(argparse.ArgumentParser):
-    """2 would mean critical to whoever runs this."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(State.UNKNOWN, f"{self.prog}: error: {message}\n")
-
-
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="CHECK", parser_class=_Parser)
+    parser.wrong_usage = int(State.UNKNOWN)  # 2 would mean critical to whoever runs this
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="CHECK")
     for verb, kind in KINDS.items():
         one = verbs.add_parser(verb, help=kind.text, description=kind.text)
+        one.wrong_usage = parser.wrong_usage
         target.add_options(one)
         one.add_argument("-w", "--warn", default=kind.warn, metavar="LIMIT", help=f"from here on 1 (default: {kind.warn})")
         one.add_argument("-c", "--crit", default=kind.crit, metavar="LIMIT", help=f"from here on 2 (default: {kind.crit})")
         one.add_argument("--format", choices=FORMATS, default="text", help="for people (default), programs, or monitors")
-        one.set_defaults(run=run)
+        one.set_defaults(run=run, failed=int(State.UNKNOWN))
 
 
 def run(args: argparse.Namespace) -> int:

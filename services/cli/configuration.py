@@ -26,7 +26,7 @@ from pegaflow.services.cli.cluster import Cluster, document_of
 from pegaflow.services.cli.column import Column
 from pegaflow.services.cli.doctor.patient import Patient
 from pegaflow.services.cli.listing import Listing, Wrong
-from pegaflow.services.cli.target import UsageError
+from pegaflow.services.cli.target import UsageError, add_routers
 
 NAME = "config"
 HELP = "check the configuration, show every option"
@@ -50,6 +50,7 @@ def add_parser(commands: Any) -> None:
     show.add_argument("--running", action="store_true", help="ask the services that run")
     show.add_argument("--changed", action="store_true", help="only options that are not at their default")
     cluster.add_options(show)
+    add_routers(show)
     check.add_argument("--config", metavar="FILE", help="TOML file (default: $PEGAFLOW_CONFIG)")
     for one, run in ((check, _check), (show, _show)):
         one.add_argument("--service", action="append", choices=SERVICES, help="only this one; may be repeated")
@@ -82,7 +83,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 async def _running(at: Cluster, args: argparse.Namespace) -> Listing:
-    answers = await at.ask_each([*at.metaservers, *at.tiers], Facts(), Document)
+    answers = await at.ask_each([*at.metaservers, *at.tiers, *at.routers], Facts(), Document)
     patients = [Patient(answer.service, answer.node, document_of(answer)) for _, answer in answers]
     rows = [row(patient.service, option, patient.node) for patient in patients for option in patient.rows("options")]
     return Listing(COLUMNS, [one for one in _chosen(rows, args) if not args.service or one["service"] in args.service])
@@ -100,6 +101,8 @@ def _chosen(rows: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[s
 def _loaded(args: argparse.Namespace) -> tuple[dict[str, Loaded[Any]], list[Wrong]]:
     """What can be used of the chosen services, and what is wrong with the others. Without a choice: those that the file has."""
     path = args.config or os.environ.get("PEGAFLOW_CONFIG")
+    if path:
+        _readable(path)
     chosen = args.service or _tables(path)
     argv = ["--config", path] if path else []
     loaded: dict[str, Loaded[Any]] = {}
@@ -116,14 +119,20 @@ def _loaded(args: argparse.Namespace) -> tuple[dict[str, Loaded[Any]], list[Wron
     return loaded, wrong
 
 
+def _readable(path: str) -> None:
+    """Raises `UsageError` if it is not, whichever services are chosen."""
+    try:
+        Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
 def _tables(path: str | None) -> list[str]:
     """The services that the file or the environment configure; without any, those that need no options."""
     named = {name for name in SERVICES if any(variable.startswith(f"PEGAFLOW_{name.upper()}_") for variable in os.environ)}
     if path:
         try:
             document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}") from None
         except ValueError:
             return ["tier"]  # which says what is wrong with it
         if unknown := [name for name in document if name not in SERVICES]:

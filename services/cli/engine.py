@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from typing import Any
 
 from pegaflow.common.wire.codec import Message
-from pegaflow.common.wire.errors import ErrorCode, RemoteError
+from pegaflow.common.wire.errors import ErrorCode, PegaflowError, RemoteError
 from pegaflow.common.wire.messages.loads import Done
 from pegaflow.common.wire.messages.operate import Document, EngineAdd, EngineRemove, Status
-from pegaflow.services.cli import consent, output
+from pegaflow.services.cli import consent, output, target
 from pegaflow.services.cli.caller import Caller
+from pegaflow.services.cli.cluster import document_of
 from pegaflow.services.cli.column import Column, Tone
 from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import Target, add_key, at_router
@@ -29,7 +29,8 @@ def add_parser(commands: Any) -> None:
         one = verbs.add_parser(verb, help=text)
         one.add_argument("--router", metavar="URL", help="the router's control endpoint (default: the one of [cli])")
         add_key(one)
-        one.add_argument("--timeout", default="2s", metavar="TIME", help="how long to wait for the answer (default: 2s)")
+        one.add_argument("--timeout", metavar="TIME", help="how long to wait for the answer (default: 2s)")
+        target.add_config(one)
         if verb == "list":
             output.add_options(one)
         else:
@@ -66,10 +67,10 @@ async def _ask(at: Target, ask: Message, wanted: type[Any]) -> Any:
 async def _list(at: Target) -> Listing:
     document = await _ask(at, Status(), Document)
     try:
-        engines = json.loads(document.json)["engines"]
+        engines = document_of(document)["engines"]
         names = [column.name for column in COLUMNS]
         return Listing(COLUMNS, [{name: one[name] for name in names} for one in ({"why": None} | row for row in engines)])
-    except (ValueError, KeyError, TypeError):
+    except (PegaflowError, KeyError, TypeError):
         raise RemoteError(ErrorCode.BAD_MESSAGE, "this is no router's status") from None
 
 

@@ -16,6 +16,8 @@ from pegaflow.services.cli.namespaces import Namespace
 from pegaflow.services.cli.target import UsageError
 
 MAX_IDS = 1 << 20
+_MAX_DIGITS = 600
+"""Python's int() may refuse texts that are longer than a little more."""
 
 
 class Block(NamedTuple):
@@ -56,6 +58,8 @@ def parse(text: str) -> list[int]:
     found: Any
     try:
         found = json.loads(text)
+    except RecursionError:
+        raise UsageError("--tokens: nested too deeply for a list of ids") from None
     except ValueError:
         found = None
     if isinstance(found, dict):
@@ -63,7 +67,7 @@ def parse(text: str) -> list[int]:
     if not isinstance(found, list):
         if re.search(r"[^\d\s,;\[\]]", text):
             raise UsageError("--tokens: neither JSON with a list of ids nor plain numbers")
-        found = [int(number) for number in re.findall(r"\d+", text)]
+        found = [int(number) if len(number) <= _MAX_DIGITS else -1 for number in re.findall(r"\d+", text)]
     if not found or len(found) > MAX_IDS or any(type(one) is not int or not 0 <= one < 1 << 32 for one in found):
         raise UsageError(f"--tokens: expected 1 to {MAX_IDS} token ids")
     return list(map(int, found))

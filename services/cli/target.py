@@ -42,19 +42,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", metavar="TIME", help="how long it may take, such as 500ms (default: 2s)")
     add_key(parser)
-    parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
+    add_config(parser)
 
 
 def add_routers(parser: argparse.ArgumentParser) -> None:
     """For a command that looks at routers as well."""
-    parser.add_argument(
-        "--router", action="append", metavar="URL", dest="routers", help="a router's control endpoint, to look at it too"
-    )
+    text = "a router's control endpoint, to look at it too (default: those of [cli], unless --metaserver or --tier is given)"
+    parser.add_argument("--router", action="append", metavar="URL", dest="routers", help=text)
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
     """The key to come in with, the same for every command."""
     parser.add_argument("--curve-key-file", metavar="FILE", help="an operator's secret key; endpoints then end in #KEY")
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Where its other options come from, the same for every command."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file; its table [cli] is read (default: $PEGAFLOW_CONFIG)")
 
 
 def choose(args: argparse.Namespace) -> Target:
@@ -82,16 +86,14 @@ def choose(args: argparse.Namespace) -> Target:
 
 def chosen(args: argparse.Namespace, endpoint: str) -> Target:
     """For a command with an endpoint of its own, which is then the only tier. Raises `UsageError`."""
-    return choose(
-        argparse.Namespace(**vars(args) | {"metaserver": None, "tier": [endpoint], "config": getattr(args, "config", None)})
-    )
+    return choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": [endpoint]}))
 
 
 def at_router(args: argparse.Namespace) -> Target:
     """For a command at one router: `--router`, else the only one of the configuration, as `tiers`. Raises `UsageError`."""
     if args.router:
         return chosen(args, args.router)
-    known = choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": None, "config": None})).routers
+    known = choose(argparse.Namespace(**vars(args) | {"metaserver": None, "tier": None})).routers
     if len(known) != 1:
         raise UsageError(f"say --router URL: {'several routers are' if known else 'no router is'} in the configuration")
     return chosen(args, known[0])

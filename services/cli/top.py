@@ -1,7 +1,8 @@
 """`pegaflow top`: what tiers do, live: hits by level, pages and bytes a second, pool, queues, latencies.
 
 Each frame shows what happened since the one before; the first takes one interval. HIT is the share of the pages asked for by
-lookups, MEM, REMOTE and DISK where they came from; LOOKUP is the mean time of a lookup, waits included; PING the bus.
+lookups, MEM, REMOTE and DISK where they came from; LOOKUP is the mean time of a lookup, waits included; STATUS how long the
+look took.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,18 @@ import pytest
 from pegaflow.common.bus.endpoint import check_endpoint
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.envelope import EventHeader, encode, open_envelope
+from pegaflow.common.wire.errors import RemoteError
 from pegaflow.common.wire.messages.catalogue import Delta, NodeUp
 from pegaflow.common.wire.messages.operate import Pong
-from pegaflow.services.cli import monitor, status
-from pegaflow.services.cli.__main__ import main
+from pegaflow.services.cli import monitor, status, top
+from pegaflow.services.cli.__main__ import build, main
 from pegaflow.services.cli.config import DEFAULT_METASERVER
 from pegaflow.services.cli.listing import Listing, Output
 from pegaflow.services.cli.summary import as_object, summary
 from pegaflow.services.cli.table import size, span, table
 from pegaflow.services.cli.tap import Tapped
 from pegaflow.services.cli.target import UsageError, at_router, choose
+from pegaflow.services.cli.thresholds import State
 from wire_samples import MESSAGES
 
 
@@ -145,6 +148,28 @@ def test_which_router(monkeypatch: pytest.MonkeyPatch) -> None:
         at_router(args(router=None, timeout="2s"))
 
 
+def test_a_command_at_a_router_reads_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("PEGAFLOW_CONFIG", "PEGAFLOW_CLI_ROUTER", "PEGAFLOW_CLI_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "c.toml"
+    file.write_text('[cli]\nrouter = ["tcp://r:1"]\ntimeout = "7s"\n')
+
+    def at(*line: str) -> tuple[tuple[str, ...], float]:
+        return at_router(build().parse_args(["engine", "list", *line]))[1:3]
+
+    assert at("--config", str(file)) == (("tcp://r:1",), 7.0)
+    assert at("--config", str(file), "--router", "tcp://r:2") == (("tcp://r:2",), 7.0)
+    monkeypatch.setenv("PEGAFLOW_CLI_TIMEOUT", "5s")
+    assert at("--config", str(file)) == (("tcp://r:1",), 5.0)
+    assert at("--router", "tcp://r:2", "--timeout", "3s") == (("tcp://r:2",), 3.0)
+    monkeypatch.delenv("PEGAFLOW_CLI_TIMEOUT")
+    assert at("--router", "tcp://r:2")[1] == 2.0
+
+
+def test_the_help_of_top_names_columns_that_there_are() -> None:
+    assert set(re.findall(r"\b[A-Z]{3,}\b", top.__doc__ or "")) <= {column.head for column in top.COLUMNS}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -167,6 +192,31 @@ def test_wrong_usage_is_2(line: list[str], capsys: pytest.CaptureFixture[str]) -
         main(line)
     assert caught.value.code == 2
     assert "usage: pegaflow" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", [["check"], ["check", "what"], ["check", "ping", "--what"], ["check", "ping", "--format", "xml"]]
+)
+def test_wrong_usage_of_a_check_is_unknown_to_a_monitor(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(line)
+    assert caught.value.code == State.UNKNOWN
+    assert "usage: pegaflow check" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RemoteError("deadline", "no answer"), UsageError("no"), BrokenPipeError()])
+def test_a_check_that_fails_itself_is_unknown_to_a_monitor(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 would be a warning, 2 critical, and 0 well."""
+
+    async def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pegaflow.services.cli.check._measured", fails)
+    monkeypatch.setattr("os.dup2", lambda *_: None)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1, raising=False)
+    assert main(["check", "ping"]) == State.UNKNOWN
 
 
 def test_a_bad_endpoint_is_2_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

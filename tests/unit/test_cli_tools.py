@@ -19,6 +19,7 @@ from pegaflow.services.cli.__main__ import build, main
 from pegaflow.services.cli.completion import SHELLS, places
 from pegaflow.services.cli.configuration import clashes
 from pegaflow.services.cli.ping import quantile
+from pegaflow.services.cli.prompt import parse
 from pegaflow.services.cli.rates import rates
 from pegaflow.services.cli.send import LOOKS, made
 from pegaflow.services.cli.target import UsageError
@@ -206,6 +207,34 @@ def test_what_bash_offers(words: list[str], offered: set[str]) -> None:
     assert offered <= set(found) and all(word.startswith(words[-1]) for word in found)
 
 
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["[1, 2, 3]", '{"prompt_token_ids": [1, 2, 3], "x": 1}', "1 2\n3", "1; [2], 3"])
+def test_token_ids(text: str) -> None:
+    assert parse(text) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[" * 100_000 + "1" + "]" * 100_000, "nested too deeply"),
+        ("9" * 10_000, "expected 1 to"),
+        ("[" + "9" * 10_000 + "]", "expected 1 to"),
+        ("[-1]", "expected 1 to"),
+        ("[true]", "expected 1 to"),
+        ("hello", "neither JSON"),
+        ("", "expected 1 to"),
+    ],
+)
+def test_what_is_no_list_of_token_ids(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(text)
+    assert main(["page", "find", "--tokens", str(file), "--tier", "tcp://127.0.0.1:1", "--timeout", "50ms"]) == 2
+    assert said in capsys.readouterr().err
+
+
 # --- configuration ---------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +276,15 @@ def test_config_show(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         {"service": "tier", "node": None, "name": "pool_size", "value": 1 << 30, "source": source, "reloadable": False},
         {"service": "tier", "node": None, "name": "scrub_rate", "value": 0, "source": source, "reloadable": True},
     ]
-    assert main(["config", "show", "--config", "/no/such/file"]) == 2
+
+
+@pytest.mark.parametrize("verb", ["check", "show"])
+@pytest.mark.parametrize("service", [[], ["--service", "tier"]])
+def test_a_file_that_cannot_be_read_is_wrong_usage(
+    file: Path, verb: str, service: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", verb, "--config", str(file), *service]) == 2
+    assert f"{file}: No such file" in capsys.readouterr().err
 
 
 def test_tables_that_fit_together() -> None:
