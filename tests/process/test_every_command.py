@@ -12,7 +12,7 @@ import resource
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from pegaflow.common.bus.keyring import new_pair
 from pegaflow.common.bus.rpc import Request, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.private import write_secret
+from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.errors import RemoteError
-from pegaflow.common.wire.messages.facts import DiskSpeed, Facts
+from pegaflow.common.wire.messages.facts import DiskSpeed, Facts, Reach, Reached
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong
 from pegaflow.services.cli.__main__ import main
 from pegaflow.services.cli.doctor.surroundings import MIN_FILES
@@ -208,6 +209,68 @@ def test_a_control_path_of_another_machine_is_not_taken_for_that_of_a_tier_here(
     code, out, error = asyncio.run(scenario())
     assert (code, out) == (1, "") and "wrong_epoch" in error and "own machine" in error
     assert dump(cluster.endpoint("a"))["state"] == "ready"
+
+
+def test_monitor_shows_only_what_was_asked_for(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tier that the metaserver names says whose session it is."""
+    where = f"--metaserver {cluster.metaserver_endpoint} --timeout 20s"
+    code, out, error, _ = run(f"monitor --filter engine=e --filter kind=session_beat -n 2 --for 20s -o jsonl {where}", capsys)
+    shown = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and len(shown) == 2, error
+    (session,) = [one["session"] for one in dump(cluster.endpoint("a"))["sessions"]]
+    assert {(one["node"], one["kind"], one["topic"]) for one in shown} == {("a", "session_beat", f"s.{session}")}
+    code, out, _, _ = run(f"monitor --filter engine=nobody -n 1 --for 1s {where}", capsys)
+    assert (code, out) == (1, ""), "what is not shown does not count"
+
+
+def test_routers_tell_their_options(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    where = f"--metaserver {cluster.metaserver_endpoint} --router {cluster.router_endpoint} --timeout 20s"
+    code, out, error, _ = run(f"config show --running --service router -o jsonl {where}", capsys)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and {row["service"] for row in rows} == {"router"}, error
+    assert next(row["value"] for row in rows if row["name"] == "control") == cluster.router_endpoint
+
+
+def test_the_doctor_says_what_it_could_not_look_at(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tier of another machine with a Unix socket for control only, and one whose disk does not come to an end."""
+
+    def elsewhere(name: str, control: str) -> Callable[[Request], None]:
+        def answer(request: Request) -> None:
+            told = {"endpoints": {"control": control}, "options": [{"name": "disk_dir", "value": "/d"}]}
+            match request.message:
+                case Ping():
+                    request.reply(Pong("tier", name, 7, "0", 0))
+                case Reach(endpoints):
+                    request.reply(Reached([""] * len(endpoints), u32s([0] * len(endpoints))))
+                case DiskSpeed():
+                    pass
+                case _:
+                    request.reply(Document("tier", name, 7, json.dumps(told)))
+
+        return answer
+
+    async def scenario() -> tuple[int, str, str]:
+        factory, loop = SocketFactory(), asyncio.get_running_loop()
+        slow = f"ipc://{cluster.folder}/slow"
+        servers = [
+            RpcServer(factory, loop, "tcp://127.0.0.1:*", 7, elsewhere("far", cluster.control("a")), clock.now),
+            RpcServer(factory, loop, slow, 7, elsewhere("slow", slow), clock.now),
+        ]
+        try:
+            line = f"doctor --disk -o json --metaserver {cluster.metaserver_endpoint} --timeout 3s"
+            code, out, error, _ = await asyncio.to_thread(run, f"{line} --tier {servers[0].endpoint} --tier {slow}", capsys)
+            return code, out, error
+        finally:
+            for server in servers:
+                server.close()
+            factory.close()
+
+    code, out, error = asyncio.run(scenario())
+    rows = [row for row in json.loads(out)["rows"] if row["where"] in ("tier far", "tier slow")]
+    found = {(row["code"], row["where"].removeprefix("tier ")): row for row in rows}
+    assert code == 1 and found.keys() == {("reach_unknown", "far"), ("disk_unknown", "far"), ("disk_unknown", "slow")}, error
+    assert "wrong_epoch" in found["reach_unknown", "far"]["what"] and "tcp" in found["reach_unknown", "far"]["todo"]
+    assert "no answer" in found["disk_unknown", "slow"]["what"] and "--timeout" in found["disk_unknown", "slow"]["todo"]
 
 
 def test_a_tier_is_stopped(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

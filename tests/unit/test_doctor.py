@@ -150,6 +150,20 @@ def test_what_cannot_be_connected_to() -> None:
 
 
 @pytest.mark.parametrize(
+    ("control", "todo"),
+    [("ipc:///run/p/c", "set its control to a tcp endpoint"), ("tcp://10.0.0.1:3", "let this machine connect")],
+)
+def test_what_is_not_known_is_a_finding(control: str, todo: str) -> None:
+    told = tier("b") | {"endpoints": {"requests": "tcp://10.0.0.1:1", "control": control}}
+    (found,) = diagnose([Patient("tier", "b", told, reach_unknown=f"{control}: wrong_epoch")])
+    assert (found.severity, found.code, found.where) == ("warning", "reach_unknown", "tier b")
+    assert f"{control}: wrong_epoch" in found.what and todo in found.todo
+    (found,) = diagnose([Patient("tier", "b", told, disk_unknown=f"no answer from {control}")])
+    assert (found.severity, found.code, found.where) == ("warning", "disk_unknown", "tier b")
+    assert "a longer --timeout" in found.todo and todo in found.todo
+
+
+@pytest.mark.parametrize(
     ("codes", "todo"),
     [
         (["refused", "refused"], "killed or never started"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from pegaflow.common.wire.codec import Message
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages.facts import MAX_WAIT_MS, DiskSpeed, Facts, Reach, Reached
 from pegaflow.common.wire.messages.operate import Document, Ping, Pong, Status
@@ -17,8 +18,9 @@ from pegaflow.services.cli.doctor.patient import Absent, Patient, Reachability
 from pegaflow.services.cli.silence import FORGOTTEN_MS
 from pegaflow.services.reach import reach
 
+T = TypeVar("T")
 DISK_BYTES = 64 << 20
-DISK_S = 20.0
+AGAIN_S = 0.1
 ABSENT = "absent"
 """In place of the socket's name: an endpoint where nobody answers."""
 
@@ -90,29 +92,50 @@ def _advertised(patient: Patient) -> list[tuple[str, str]]:
 async def _examined(
     cluster: Cluster, patient: Patient, advertised: Sequence[tuple[str, str, str]], disk: bool, notes: list[str]
 ) -> Patient:
-    control = str(patient.part("endpoints").get("control") or "")
-    if not control:
-        notes.append(f"{patient.name}: no control endpoint, so what it can connect to is not known")
-        return patient
-    at = Peer(patient.service, patient.node, control)
+    at = Peer(patient.service, patient.node, str(patient.part("endpoints").get("control") or ""))
     # Only this life: an ipc path of another machine may be that of another service on this one.
     others = [one for one in advertised if one[0] != patient.name]
-    try:
-        if others:
-            budget_s = cluster.left_s
-            wait_ms = min(max(1, int(budget_s * 600)), MAX_WAIT_MS)
-            answer = await cluster.tell(at, Reach([url for _, _, url in others], wait_ms), Reached, budget_s, patient.epoch)
-            reached = [Reachability(*one, code) for one, code in zip(others, answer.codes, strict=False)]
-            patient = replace(patient, reached=reached)
-        if disk and patient.service == "tier" and patient.option("disk_dir"):
-            speed = await cluster.tell(at, DiskSpeed(DISK_BYTES), Document, DISK_S, patient.epoch)
-            patient = replace(patient, disk=document_of(speed))
-            notes.append(f"{patient.name}: disk {_speeds(patient.disk)}")
-    except PegaflowError as error:
-        hint = "; set control to a tcp endpoint to ask from other machines" if control.startswith("ipc://") else ""
-        why = error.code if error.code != ErrorCode.DEADLINE else f"no answer from {control}"
-        notes.append(f"{patient.name}: what it can connect to is not known: {why}{hint}")
+    wait_ms = min(max(1, int(cluster.left_s * 600)), MAX_WAIT_MS)
+    question = Reach([url for _, _, url in others], wait_ms)
+    reaching: Awaitable[tuple[Reached | None, str]]
+    measuring: Awaitable[tuple[Mapping[str, Any] | None, str]]
+    reaching = _told(cluster, at, question, Reached, patient.epoch) if others else _nothing()
+    disk = disk and patient.service == "tier" and bool(patient.option("disk_dir"))
+    measuring = _measured(cluster, at, patient.epoch) if disk else _nothing()
+    (reached, reach_unknown), (speed, disk_unknown) = await asyncio.gather(reaching, measuring)
+    patient = replace(patient, reach_unknown=reach_unknown, disk_unknown=disk_unknown)
+    if reached is not None:
+        patient = replace(patient, reached=[Reachability(*one, code) for one, code in zip(others, reached.codes, strict=False)])
+    if speed is not None:
+        patient = replace(patient, disk=speed)
+        notes.append(f"{patient.name}: disk {_speeds(speed)}")
     return patient
+
+
+async def _nothing() -> tuple[None, str]:
+    return None, ""
+
+
+async def _told(cluster: Cluster, at: Peer, question: Message, wanted: type[T], epoch: int) -> tuple[T | None, str]:
+    """What it said at its control endpoint; or None, and why."""
+    if not at.endpoint:
+        return None, "it has no control endpoint"
+    while True:
+        try:
+            return await cluster.tell(at, question, wanted, cluster.left_s, epoch), ""
+        except PegaflowError as error:
+            if error.code != ErrorCode.BUSY or cluster.left_s <= AGAIN_S:  # another doctor asks it: one at a time
+                why = f"no answer from {at.endpoint}" if error.code == ErrorCode.DEADLINE else f"{at.endpoint}: {error.code}"
+                return None, why
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _measured(cluster: Cluster, at: Peer, epoch: int) -> tuple[Mapping[str, Any] | None, str]:
+    speed, why = await _told(cluster, at, DiskSpeed(DISK_BYTES), Document, epoch)
+    try:
+        return (document_of(speed) if speed is not None else None), why
+    except PegaflowError as error:
+        return None, error.text
 
 
 def _speeds(found: Mapping[str, Any]) -> str:

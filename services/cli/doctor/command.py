@@ -19,6 +19,8 @@ from pegaflow.services.cli.listing import Listing
 from pegaflow.services.cli.target import add_routers
 
 NAME = "doctor"
+DISK = "20s"
+"""A slow disk needs longer for 64 MiB than a look takes otherwise."""
 HELP = "what is wrong, and what to do: hash seeds, versions, limits, reachability, who is silent"
 
 
@@ -26,13 +28,17 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(NAME, help=HELP, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cluster.add_options(parser)
     add_routers(parser)
-    parser.add_argument("--disk", action="store_true", help="measure the tiers' disks, which takes some seconds")
+    parser.add_argument(
+        "--disk", action="store_true", help=f"measure the tiers' disks; the look may then take {DISK}, if --timeout does not say"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """0: nothing found. 1: findings, or somebody did not answer."""
     count = 0
+    if args.disk and not args.timeout:
+        args.timeout = DISK
 
     async def look(at: Cluster) -> Listing:
         nonlocal count

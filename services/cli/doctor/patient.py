@@ -35,7 +35,8 @@ class Absent:
 class Patient:
     """`told` is the service's own word, a JSON object of which any field may be missing or of another type.
 
-    `offset_s`: how far its clock is ahead of ours, `doubt_s` how much of that may be the way there and back.
+    `offset_s`: how far its clock is ahead of ours, `doubt_s` how much of that may be the way there and back. `reach_unknown`,
+    `disk_unknown`: why it did not say what it can connect to, or how fast its disk is; empty: it did, or was not asked.
     """
 
     service: str
@@ -46,6 +47,8 @@ class Patient:
     reached: Sequence[Reachability] = ()
     disk: Mapping[str, Any] = field(default_factory=dict)
     epoch: int = 0
+    reach_unknown: str = ""
+    disk_unknown: str = ""
 
     @property
     def name(self) -> str:

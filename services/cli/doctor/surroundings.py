@@ -109,7 +109,9 @@ def clocks(patients: Sequence[Patient]) -> list[Finding]:
 
 
 def reachability(patient: Patient) -> list[Finding]:
-    """What this service cannot connect to, though others advertise it."""
+    """What this service cannot connect to, though others advertise it; or that this is not known."""
+    if patient.reach_unknown:
+        return [warning("reach_unknown", patient.name, f"what it can connect to: {patient.reach_unknown}", _control(patient))]
     advice = {
         "refused": "nobody listens there: is that service up, and is its advertise_host its own address?",
         "deadline": "a firewall, or advertise_host is an address of another network",
@@ -128,6 +130,13 @@ def reachability(patient: Patient) -> list[Finding]:
         for one in patient.reached
         if one.code
     ]
+
+
+def _control(patient: Patient) -> str:
+    """What to do about a control endpoint that does not answer."""
+    if str(patient.part("endpoints").get("control") or "").startswith("tcp://"):
+        return "let this machine connect to that endpoint, or run the doctor where it is reachable"
+    return "set its control to a tcp endpoint (docs/deploy.md), or run the doctor on its machine, as its user"
 
 
 def absence(absent: Absent) -> list[Finding]:
@@ -173,8 +182,11 @@ def transports(patient: Patient) -> list[Finding]:
 
 
 def disk(patient: Patient) -> list[Finding]:
-    """The measurement, if there was one."""
+    """The measurement, if there was one, or that there should have been one."""
     found = []
+    if patient.disk_unknown:
+        todo = _control(patient) if "no answer" not in patient.disk_unknown else f"a longer --timeout; else: {_control(patient)}"
+        found.append(warning("disk_unknown", patient.name, f"how fast its disk is: {patient.disk_unknown}", todo))
     for way in ("write", "read"):
         speed = number(patient.disk.get(f"{way}_bytes_per_s"))
         if speed is not None and speed < SLOW_DISK:
