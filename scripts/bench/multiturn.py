@@ -20,13 +20,17 @@ closed     every session asks its next turn as soon as it has the answer: sixtee
 open       the turns come as one seeded Poisson stream, at 0.7 of the mixed pair's requests per second in the closed loop unless
            --rate says otherwise. A turn whose time has come before the answer before it waits for that answer (`sent late`)
 
-ttft       from the request to its first token. In pd that waits for D's first token too: the router holds P's back until then
+ttft       from when the request was due (in the closed loop that is when it is sent) to its first token. In pd that waits for D's
+           first token too: the router holds P's back until then
 tpot, itl  from the second token on, on both sides: in pd P's token and D's first come at once, and that is no credit
-whole      from the request to the last token: what no such rule moves
+whole      from there to the last token: what no such rule moves
 goodput    requests per second within both limits of the SLO; unless given, 5 times the time to first token and 2 times the time
            per token of a mixed engine that has one request, of a first prompt, and nothing else to do
 
 16 requests a turn: their p99 is nearly the slowest of them. p99 over all turns has 80, and the one between tokens thousands.
+
+The JSON is written after each run; whatever ends the benchmark before its time, what was played until then is shown. Exit codes:
+0 all was measured, 1 something is doubtful (the table says what; no goal is met then), 69 nothing was measured, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -38,15 +42,16 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from report import Goal, show
+from report import Goal, show, write
 from turns import rows
 from turns.aims import goals
 from turns.arrivals import by_session, poisson
+from turns.doubts import answers, doubts
 from turns.drawings import drawings
 from turns.figures import Slo, latencies
 from turns.record import Arrival, Kind, Run
@@ -110,13 +115,13 @@ class Bench:
             run = one_run(stand, self.workload, self.name, arrival, times, ALONE)
         for why in run.failures(shape.answer, shape.requests):
             say(f"  FAILED: {why}")
-        if not run.good(shape.answer):
-            raise Complaint("no_answers", f"{kind}: no request had its answer")
+        if not run.good(shape.answer) or not run.good_alone(shape.answer):
+            raise Complaint("no_answers", f"{kind}: no request had its answer, with others beside it or alone")
         self.runs.append(run)
 
     def slo(self) -> Slo:
         """As asked for, or from the requests that the mixed engine had alone."""
-        alone = latencies([one for run in self.runs[:1] for one in run.alone])
+        alone = latencies([one for run in self.runs[:1] for one in run.good_alone(self.shape.answer)])
         ttft, tpot = self._asked.slo_ttft_ms or SLO_TTFT * alone.ttft.p50, self._asked.slo_tpot_ms or SLO_TPOT * alone.tpot.p50
         return Slo(ttft / 1e3, tpot / 1e3)
 
@@ -138,52 +143,51 @@ class Bench:
         return [{"setting": name, "value": value} for name, value in values.items()]
 
 
-def measure(bench: Bench, *, quick: bool, rate: float) -> None:
-    """Plays everything. The last in the closed loop is first in the open one. Raises Complaint, HttpFailure."""
+def measure(bench: Bench, *, quick: bool, rate: float, played: Callable[[], None]) -> None:
+    """Plays everything. The last in the closed loop is first in the open one. `played` is called after each run.
+
+    Raises Complaint, HttpFailure.
+    """
     kinds = [Kind.MIXED, Kind.PD] if quick else list(Kind)
     for kind in kinds:
         bench.play(kind, Arrival.CLOSED)
+        played()
     if quick:
         return
     mixed = bench.runs[0]
     bench.rate = rate or LOAD * len(mixed.good(bench.shape.answer)) / mixed.seconds
     for kind in reversed(kinds):
         bench.play(kind, Arrival.OPEN)
+        played()
 
 
-def tables(bench: Bench, slo: Slo) -> tuple[list[list[dict[str, Any]]], list[Goal]]:
-    """Raises ValueError when a run has no whole answer."""
-    runs, shape = bench.runs, bench.shape
+def tables(bench: Bench, cores: Sequence[int], stopped: str) -> tuple[list[list[dict[str, Any]]], list[Goal], list[str]]:
+    """What the runs so far say: tables, goals, and what is doubtful. `stopped`: why there are no more of them."""
+    slo, runs, shape = bench.slo(), bench.runs, bench.shape
     order = sorted(runs, key=lambda run: (list(Arrival).index(run.arrival), list(Kind).index(run.kind)))
-    like = {(one.session, one.turn): one.ids for one in runs[0].good(shape.answer)}
+    like = answers(runs[0], shape)
+    against = [(run, doubts(run, shape, like)) for run in runs]
     mixed = {run.arrival: run for run in runs if run.kind is Kind.MIXED}
     pairs = [(run, mixed[run.arrival]) for run in order if run.kind is not Kind.MIXED and run.arrival in mixed]
     found = [
+        bench.settings(slo, cores),
         [row for run in order for row in rows.turn_rows(run, shape)],
         [rows.total_row(run, shape, slo, like) for run in order],
-        [rows.alone_row(run) for run in order],
+        [rows.alone_row(run, shape) for run in order],
         [row for run in order for row in rows.hit_rows(run)],
         [rows.cpu_row(run, shape) for run in order],
         [rows.ratio_row(ours, theirs, shape, slo) for ours, theirs in pairs],
         [row for ours, theirs in pairs for row in rows.loss_rows(ours, theirs, shape, slo)],
     ]
-    met = [goal for ours, theirs in pairs if ours.kind is Kind.PD for goal in goals(ours, theirs, shape, slo)]
-    return [table for table in found if table], met
-
-
-def doubts(bench: Bench) -> list[str]:
-    """What keeps the figures from meaning what they should."""
-    shape, found = bench.shape, []
-    for run in bench.runs:
-        who = f"{run.kind}, {run.arrival} loop"
-        found += [f"{who}: {why}" for why in run.failures(shape.answer, shape.requests)]
-        if run.left:
-            found.append(f"{who}: left behind: {run.left}")
-        if run.kind is Kind.SMALL and not run.growth.evicted:
-            found.append(f"{who}: the tiers evicted nothing")
-        if run.kind is Kind.PD and run.growth.evicted:
-            found.append(f"{who}: the tiers evicted {run.growth.evicted} pages, though everything should fit")
-    return found
+    met = [
+        goal
+        for ours, theirs in pairs
+        if ours.kind is Kind.PD
+        for goal in goals(ours, theirs, shape, slo, any(why for run, why in against if run is ours or run is theirs))
+    ]
+    wrong = [*(text for _, why in against for text in why), *filter(None, [stopped])]
+    found.append([{"doubt": text} for text in wrong])
+    return [table for table in found if table], met, wrong
 
 
 def main() -> int:
@@ -215,37 +219,48 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, cores)  # for everything that is started from here
     os.environ.update(ONE_THREAD)
+    bench: Bench | None = None
+    failed: Exception | None = None
+    stopped, code = "", 0
     try:
         with ExitStack() as stack:
             folder = asked.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pegaflow-turns-")))
             with contextlib.redirect_stdout(sys.stderr):
-                bench = Bench(asked, shape, folder.absolute())
+                playing = bench = Bench(asked, shape, folder.absolute())
                 bench.preflight()
-                stopped = ""
-                try:
-                    measure(bench, quick=asked.quick, rate=asked.rate)
-                except (Complaint, HttpFailure) as error:
-                    if not bench.runs:
-                        raise
-                    stopped = f"the rest was not measured: {error}"  # what was is shown
+
+                def played() -> None:
+                    if asked.json is not None:
+                        found, met, _ = tables(playing, cores, "the benchmark has not ended: this is what was played until now")
+                        write(found, met, asked.json)
+
+                measure(bench, quick=asked.quick, rate=asked.rate, played=played)
     except (Complaint, HttpFailure) as error:
         print(f"multiturn: {error}", file=sys.stderr)
-        return EX_UNAVAILABLE
+        stopped, code = f"the rest was not measured: {error}", EX_UNAVAILABLE
     except KeyboardInterrupt:
         print("multiturn: interrupted", file=sys.stderr)
-        return 130
-    wrong = [*doubts(bench), *filter(None, [stopped])]
-    slo = bench.slo()
-    found, met = tables(bench, slo)
-    found += [[{"doubt": text} for text in wrong]] if wrong else []
-    show([bench.settings(slo, cores), *found], met, asked.json)
-    if asked.svg is not None:
-        asked.svg.mkdir(parents=True, exist_ok=True)
-        for arrival in Arrival:
-            if runs := [run for run in bench.runs if run.arrival is arrival]:
-                for name, text in drawings(runs, shape, slo).items():
-                    (asked.svg / name).write_text(text, encoding="utf-8")
-    return 1 if wrong else 0
+        stopped, code = "the rest was not measured: interrupted", 130
+    except Exception as error:  # a fault of the benchmark takes nothing away from what was played before it
+        stopped, failed = f"the rest was not measured: {type(error).__name__}: {error}", error
+    if bench is not None and bench.runs:
+        found, met, wrong = tables(bench, cores, stopped)
+        show(found, met, asked.json)
+        draw(bench, asked.svg)
+        code = code if code == 130 else 1 if wrong else 0
+    if failed is not None:
+        raise failed
+    return code
+
+
+def draw(bench: Bench, folder: Path | None) -> None:
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for arrival in Arrival:
+        if runs := [run for run in bench.runs if run.arrival is arrival]:
+            for name, text in drawings(runs, bench.shape, bench.slo()).items():
+                (folder / name).write_text(text, encoding="utf-8")
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

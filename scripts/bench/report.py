@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ def at_most(name: str, value: float, ceiling: float) -> Goal:
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank; raises on an empty sequence."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    # Not 0.07 * 100 = 7.000000000000001, which would be the eighth.
+    return ordered[max(0, math.ceil(round(share * len(ordered), 9)) - 1)]
 
 
 def show(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json_file: Path | None) -> None:
@@ -51,13 +53,20 @@ def show(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json
         print(f"goal {goal.name}: {_cell(goal.value)}, wanted {goal.goal}: {'met' if goal.met else 'NOT MET'}")
     print("(clients, servers and load share this machine's cores; compare ratios within one run, not runs)")
     if json_file is not None:
-        document = {
-            "machine": machine(),
-            "versions": versions(),
-            "rows": [row for rows in tables for row in rows],
-            "goals": [asdict(goal) for goal in goals],
-        }
-        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write(tables, goals, json_file)
+
+
+def write(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json_file: Path) -> None:
+    """The JSON, as a whole or not at all: it may be written again and again while a benchmark goes on."""
+    document = {
+        "machine": machine(),
+        "versions": versions(),
+        "rows": [row for rows in tables for row in rows],
+        "goals": [asdict(goal) for goal in goals],
+    }
+    beside = json_file.with_name(json_file.name + ".new")
+    beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    beside.replace(json_file)
 
 
 def machine() -> dict[str, Any]:

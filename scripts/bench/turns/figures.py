@@ -27,7 +27,7 @@ def spread(seconds: Sequence[float]) -> Spread:
 
 
 class Latencies(NamedTuple):
-    """`whole`: from the request to the last token."""
+    """`ttft` and `whole`: to the first and the last token from when the request was due."""
 
     ttft: Spread
     tpot: Spread

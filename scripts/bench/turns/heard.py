@@ -36,13 +36,18 @@ class Heard:
         return ""
 
     @property
+    def due(self) -> float:
+        """When its time had come: users wait from then on, however late the request is sent."""
+        return self.sent - self.late
+
+    @property
     def ttft(self) -> float:
-        return self.events[0][0] - self.sent
+        return self.events[0][0] - self.due
 
     @property
     def whole(self) -> float:
-        """From the request to the last token."""
-        return self.events[-1][0] - self.sent
+        """To the last token."""
+        return self.events[-1][0] - self.due
 
     @property
     def tpot(self) -> float:

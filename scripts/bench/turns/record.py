@@ -25,7 +25,8 @@ class Arrival(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Run:
     """`heard`: in order of sessions and turns; `first`: the very first request of each engine; `alone`: later ones with nobody
-    beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end.
+    beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end. `noticed`:
+    what went wrong with the processes meanwhile.
     """
 
     kind: Kind
@@ -37,9 +38,13 @@ class Run:
     cpu: dict[str, float]
     growth: Growth
     left: dict[str, float]
+    noticed: tuple[str, ...] = ()
 
     def good(self, answer: int) -> list[Heard]:
         return [one for one in self.heard if not one.wrong(answer)]
+
+    def good_alone(self, answer: int) -> list[Heard]:
+        return [one for one in self.alone if not one.wrong(answer)]
 
     def failures(self, answer: int, asked: int) -> list[str]:
         """Empty if every request has its answer."""

@@ -58,10 +58,11 @@ def answer_rate(run: Run, shape: Shape) -> float:
     return len(run.good(shape.answer)) * shape.answer / run.seconds
 
 
-def alone_row(run: Run) -> Row:
+def alone_row(run: Run, shape: Shape) -> Row:
     """A first prompt with nobody beside it."""
-    found = latencies(run.alone)
-    return head(run) | {"alone: n": len(run.alone), "ttft p50": found.ttft.p50, "tpot p50": found.tpot.p50}
+    good = run.good_alone(shape.answer)
+    found = latencies(good)
+    return head(run) | {"alone: n": len(good), "ttft p50": found.ttft.p50, "tpot p50": found.tpot.p50}
 
 
 def hit_rows(run: Run) -> list[Row]:
@@ -85,7 +86,7 @@ def ratios(ours: Run, theirs: Run, shape: Shape, slo: Slo) -> dict[str, float]:
     if wanted:
         found["goodput"] = good / wanted
     found["CPU per id"] = cpu_row(ours, shape)["CPU ms per id"] / cpu_row(theirs, shape)["CPU ms per id"]
-    lone, beside = latencies(ours.alone), latencies(theirs.alone)
+    lone, beside = (latencies(run.good_alone(shape.answer)) for run in (ours, theirs))
     return found | {"ttft alone": lone.ttft.p50 / beside.ttft.p50, "tpot alone": lone.tpot.p50 / beside.tpot.p50}
 
 

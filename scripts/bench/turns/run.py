@@ -11,6 +11,7 @@ import uvloop
 
 from environment.progress import say, step
 from turns.client import Client
+from turns.doubts import restarted
 from turns.heard import Heard
 from turns.hits import Growth
 from turns.record import Arrival, Run
@@ -45,6 +46,7 @@ def one_run(
         def heard(what: Coroutine[Any, Any, list[Heard]]) -> list[Heard]:
             return runner.run(what)
 
+        pids = stand.pids()
         start = stand.seen()
         with step(f"{stand.kind}: first requests, then {alone} alone"):
             first = heard(one_by_one(range(len(stand.urls))))
@@ -58,6 +60,8 @@ def one_run(
         spent = used(cpu, stand.cpu()) | {"client": own}
         after = stand.settled(before, shape.requests)
     parts = (tuple(talked), tuple(first), tuple(lone))
-    run = Run(stand.kind, arrival, *parts, seconds, spent, Growth(before, after), stand.left())
+    left = stand.left()
+    noticed = (*stand.uncounted, *restarted(pids, stand.pids()))
+    run = Run(stand.kind, arrival, *parts, seconds, spent, Growth(before, after), left, noticed)
     say(f"  {len(run.good(shape.answer))} of {shape.requests} answers in {seconds:.1f} s")
     return run

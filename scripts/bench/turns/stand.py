@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from bench.engines.processes import cpu, since
 from deployment import metrics, ports
@@ -15,8 +16,9 @@ from deployment.leftovers import held
 from deployment.readiness import wait_all
 from deployment.supervision import SERVICES, Supervision, wait_for
 from environment.progress import say, step
-from turns.hits import Seen
-from turns.record import Kind
+
+from .hits import Seen  # so that tests, to which this is another package, find it too
+from .record import Kind
 
 REFERENCE: Final = "reference"
 """The configuration's name for the same engine without connector."""
@@ -36,10 +38,12 @@ class Stand:
     """A context manager: everything is started at its beginning and gone at its end, so that nothing is warm by accident.
 
     `options`: of the plan (model, engine flags, sizes). Every engine has the same; `mixed` leaves out the connector.
+    `uncounted`: requests that the engines had not counted in time.
     """
 
     def __init__(self, kind: Kind, folder: Path, options: Mapping[str, Any]) -> None:
         self.kind = kind
+        self.uncounted: list[str] = []
         self._parts: list[Part] = []
         taken: list[ports.Ports] = []
         for number, services in enumerate([(REFERENCE,)] * 2 if kind is Kind.MIXED else [SERVICES], start=1):
@@ -72,8 +76,7 @@ class Stand:
             self._stop()
 
     def _stop(self) -> None:
-        for part in self._parts:
-            part.supervision.stop()
+        stop_all(part.supervision for part in self._parts)
 
     @property
     def urls(self) -> list[str]:
@@ -103,16 +106,20 @@ class Stand:
             return min(grown["P"], grown["D"], last) >= requests
 
         if not wait_for(counted, SETTLE_SECONDS, poll_seconds=0.5):
-            say(f"  the engines have not counted {requests} requests within {SETTLE_SECONDS:.0f} s; hits by level are too low")
+            self.uncounted.append(f"the engines have not counted {requests} requests within {SETTLE_SECONDS:.0f} s")
+            say(f"  {self.uncounted[-1]}; hits by level are too low")
         return self.seen()
 
     def cpu(self) -> Cpu:
         """CPU time used so far."""
+        return {name: cpu([pid] if pid else []) for name, pid in self.pids().items()}
+
+    def pids(self) -> dict[str, int]:
+        """Of the services by name; 0 of one that does not run."""
         return {
-            name: cpu([part.supervision.process(service).pid])
+            f"mixed {n}" if service == REFERENCE else service: part.supervision.process(service).pid
             for n, part in enumerate(self._parts, start=1)
             for service in part.services
-            for name in [f"mixed {n}" if service == REFERENCE else service]
         }
 
     def left(self) -> dict[str, float]:
@@ -121,6 +128,17 @@ class Stand:
             return {}
         at = self._parts[0].ports
         return {} if wait_for(lambda: not held(at), SETTLE_SECONDS, poll_seconds=0.5) else held(at)
+
+
+class Stops(Protocol):
+    def stop(self) -> None: ...
+
+
+def stop_all(running: Iterable[Stops]) -> None:
+    """Each of them, whatever becomes of the others; then raises what one of them did."""
+    with ExitStack() as ends:
+        for each in running:
+            ends.callback(each.stop)
 
 
 Cpu = dict[str, dict[Any, float]]
