@@ -6,6 +6,10 @@
 Runs `scripts/bench/NAME OPTION …` of the old checkout and of this one, old new new old old new …, and prints the medians of each
 figure and their ratio. `apart`: the largest over the smallest run of one side; a ratio nearer to 1 than that means little. The
 checkouts have environments of their own (`git worktree add ../before COMMIT` makes one; its scripts set it up).
+
+Each side runs the benchmark of its own checkout, so where that, or the configuration, is not the same in both, the figures may
+differ for that alone: a row `doubt` says so, as it does for whatever a run says against itself. What fails takes only its own
+round away. Exit codes: 0 nothing is doubtful, 1 something is, 69 there are no figures, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,20 +20,31 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from pairs.ratios import OtherShape, ratios
+from pairs.checkouts import about, differing, foreign
+from pairs.ratios import OtherShape, ratios, said_against, skipped
 from report import show
 
 from environment.checkout import CHECKOUT
 from environment.complaint import EX_UNAVAILABLE
 from environment.progress import say
 
-EX_MISSED = 1
+EX_MISSED: Final = 1
 """A benchmark ends so when a goal is missed or something is doubtful; it has written its figures all the same."""
+INTERRUPTED: Final = 130
+NAMED: Final = 5
+"""Files that a doubt names."""
 
 
-def run(checkout: Path, name: str, options: list[str], folder: Path, number: int) -> list[dict[str, Any]]:
+class Run(NamedTuple):
+    """`code`: how it ended."""
+
+    rows: list[dict[str, Any]]
+    code: int
+
+
+def run(checkout: Path, name: str, options: list[str], folder: Path, number: int) -> Run:
     """Raises OSError, ValueError or RuntimeError when there are no figures."""
     out = folder / f"{number}.json"
     done = subprocess.run(
@@ -37,8 +52,33 @@ def run(checkout: Path, name: str, options: list[str], folder: Path, number: int
     )
     if done.returncode not in (0, EX_MISSED) or not out.exists():
         raise RuntimeError(f"{name} of {checkout.name} ended with {done.returncode} and has no figures")
-    rows: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["rows"]
-    return rows
+    return Run(json.loads(out.read_text(encoding="utf-8"))["rows"], done.returncode)
+
+
+def tables(
+    sides: dict[str, Path], found: dict[str, list[Run]], name: str, only: str, stopped: str
+) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    """Of whole rounds, and what is doubtful. `stopped`: why there are no more of them. Raises OtherShape."""
+    whole = min(len(runs) for runs in found.values())
+    old, new = ([each.rows for each in found[side][:whole]] for side in ("old", "new"))
+    doubts = [
+        f"{side}, run {number}: {text}"
+        for side, runs in found.items()
+        for number, each in enumerate(runs[:whole], start=1)
+        for text in said_against(each.rows, each.code)
+    ]
+    if differ := differing(*sides.values(), name):
+        more = f" and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
+        doubts.append(f"the benchmark itself is not the same: {', '.join(differ[:NAMED])}{more}")
+    doubts += [why for checkout in sides.values() if (why := foreign(checkout))]
+    doubts += [f"{whole} rounds only: {stopped}"] if stopped else []
+    found_rows = [
+        [about(side, checkout) for side, checkout in sides.items()],
+        ratios(old, new, only),
+        [{"not in all runs": text} for text in skipped(old, new)],
+        [{"doubt": text} for text in doubts],
+    ]
+    return [rows for rows in found_rows if rows], doubts
 
 
 def main() -> int:
@@ -56,22 +96,33 @@ def main() -> int:
     for side, checkout in sides.items():
         if not (checkout / "scripts" / "bench" / asked.name).is_file():
             parser.error(f"the {side} checkout has no scripts/bench/{asked.name}")
-    found: dict[str, list[list[dict[str, Any]]]] = {side: [] for side in sides}
-    try:
-        with tempfile.TemporaryDirectory(prefix="pegaflow-versus-") as folder:
+    for checkout in sides.values():
+        if why := foreign(checkout):
+            print(f"versus: {why}", file=sys.stderr)
+            return EX_UNAVAILABLE
+    found: dict[str, list[Run]] = {side: [] for side in sides}
+    stopped, code = "", 0
+    with tempfile.TemporaryDirectory(prefix="pegaflow-versus-") as folder:
+        try:
             for number in range(asked.rounds):
                 for side in sides if number % 2 == 0 else reversed(sides):
                     say(f"round {number + 1} of {asked.rounds}, {side}: {asked.name}")
                     found[side].append(run(sides[side], asked.name, asked.options, Path(folder), 2 * number + (side == "new")))
-        rows = ratios(found["old"], found["new"], asked.only)
-    except (OSError, ValueError, RuntimeError, OtherShape) as error:
+        except (OSError, ValueError, RuntimeError) as error:
+            stopped, code = str(error), EX_UNAVAILABLE
+        except KeyboardInterrupt:
+            stopped, code = "interrupted", INTERRUPTED
+    if stopped:
+        print(f"versus: {stopped}", file=sys.stderr)
+    if not all(found.values()):
+        return code
+    try:
+        shown, doubts = tables(sides, found, asked.name, asked.only, stopped)
+    except OtherShape as error:
         print(f"versus: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
-    except KeyboardInterrupt:
-        print("versus: interrupted", file=sys.stderr)
-        return 130
-    show([rows], [], asked.json)
-    return 0
+    show(shown, [], asked.json)
+    return code if code == INTERRUPTED else EX_MISSED if doubts else 0
 
 
 if __name__ == "__main__":

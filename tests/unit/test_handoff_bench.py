@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.handoffs.timeline import STAGES, Handoff, handoff, row, series
-from bench.pairs.ratios import OtherShape, ratios
+from bench.pairs.checkouts import about, differing, foreign, sources
+from bench.pairs.ratios import OtherShape, ratios, said_against, skipped
 
 MOMENTS = {"added": 10.005, "claimed": 10.008, "received": 10.018, "scheduled": 10.019, "first": 10.049}
 
@@ -72,3 +79,103 @@ def test_rows_that_one_side_lacks_are_left_out() -> None:
     assert found["row"] == "get" and found["new/old"] == 0.25
     with pytest.raises(OtherShape):
         ratios(old, [[{"what": "echo", "us": 1.0}]])
+
+
+def test_whole_numbers_that_differ_are_figures() -> None:
+    (found,) = ratios([[{"what": "put", "pages": 4, "of": 8}]] * 2, [[{"what": "put", "pages": 4, "of": 8}], [{"what": "put", "pages": 6, "of": 8}]])
+    assert (found["row"], found["figure"], found["old"], found["new"]) == ("put 8", "pages", 4.0, 5.0)
+
+
+def test_rows_that_are_not_in_all_runs_are_named() -> None:
+    old: list[list[dict[str, object]]] = [[{"what": "put", "us": 4.0}, {"what": "get", "us": 8.0}, {"doubt": "a"}]]
+    new: list[list[dict[str, object]]] = [[{"what": "echo", "us": 1.0}, {"what": "get", "us": 2.0}]]
+    assert skipped(old, new) == ["put", "echo"]
+    assert skipped(old, old) == []
+
+
+def test_what_a_run_says_against_itself_counts() -> None:
+    rows: list[dict[str, object]] = [{"us": 1.0}, {"doubt": "the tiers evicted nothing"}, {"FAILED": "ids differ"}]
+    assert said_against(rows, 1) == ["doubt: the tiers evicted nothing", "FAILED: ids differ"]
+    assert said_against(rows[:1], 1) == ["it ended with 1"] and said_against(rows[:1], 0) == []
+
+
+def checkout(at: Path, **files: str) -> Path:
+    """`files`: by path, with `__` for a slash."""
+    texts = {
+        "scripts/bench/put": "",
+        "scripts/bench/put.py": 'import report\nfrom tiers.rows import row\nprocess = HERE / "child.py"\n',
+        "scripts/bench/report.py": "",
+        "scripts/bench/tiers/__init__.py": "",
+        "scripts/bench/tiers/rows.py": "from .figures import rate\nfrom deployment import plan\n",
+        "scripts/bench/tiers/figures.py": "",
+        "scripts/bench/child.py": "",
+        "scripts/bench/other.py": "",
+        "scripts/deployment/plan.py": "",
+        "configs/pegaflow.toml": "",
+    }
+    for path, text in (texts | {name.replace("__", "/") + ".py": text for name, text in files.items()}).items():
+        (at / path).parent.mkdir(parents=True, exist_ok=True)
+        (at / path).write_text(text)
+    return at
+
+
+def test_a_benchmark_is_what_it_imports_and_starts(tmp_path: Path) -> None:
+    found = sources(checkout(tmp_path), "put")
+    modules = ("put", "put.py", "report.py", "tiers/__init__.py", "tiers/rows.py", "tiers/figures.py", "child.py")
+    assert found == {*(f"scripts/bench/{module}" for module in modules), "scripts/deployment/plan.py"}
+
+
+def test_where_the_benchmark_itself_differs(tmp_path: Path) -> None:
+    old = checkout(tmp_path / "old")
+    assert differing(old, checkout(tmp_path / "same"), "put") == []
+    assert differing(old, checkout(tmp_path / "elsewhere", scripts__bench__other="x = 1"), "put") == []
+    new = checkout(tmp_path / "new", scripts__bench__tiers__figures="x = 1", scripts__deployment__plan="y = 1")
+    (new / "configs" / "pegaflow.toml").write_text("[tier]")
+    assert differing(old, new, "put") == ["configs/pegaflow.toml", "scripts/bench/tiers/figures.py", "scripts/deployment/plan.py"]
+
+
+def test_an_environment_that_runs_another_checkout_is_found(tmp_path: Path) -> None:
+    here = Path(__file__).parents[2]
+    assert foreign(tmp_path) == "", "not made yet"
+    assert foreign(here) == ""
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{here}/.venv/bin/python" "$@"\n')
+    python.chmod(0o755)
+    assert "another checkout" in foreign(tmp_path)
+
+
+def test_a_side_has_its_commit(tmp_path: Path) -> None:
+    assert about("old", tmp_path)["commit"] == about("old", tmp_path)["dirty"] == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]
+    (tmp_path / "file").write_text("1")
+    for command in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    found = about("old", tmp_path)
+    assert len(found["commit"]) == 40 and found["dirty"] == "no"
+    (tmp_path / "file").write_text("2")
+    assert about("old", tmp_path) == found | {"dirty": "yes"}
+
+
+def test_a_run_that_fails_takes_only_its_round_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    versus: Any = importlib.import_module("versus")
+    calls: list[Path] = []
+
+    def run(at: Path, *_: object) -> Any:
+        calls.append(at)
+        if len(calls) == 4:
+            raise RuntimeError("put of old ended with 3")
+        return versus.Run([{"what": "put", "us": 4.0 if at.name == "old" else 2.0}], 0)
+
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(versus, "CHECKOUT", checkout(tmp_path / "new"))
+    monkeypatch.setattr(versus, "run", run)
+    monkeypatch.setattr(sys, "argv", ["versus", "--old", str(checkout(tmp_path / "old")), "--json", str(out), "put"])
+    assert versus.main() == 1
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["new/old"] for row in rows if "new/old" in row] == [0.5]
+    assert [row["doubt"] for row in rows if "doubt" in row] == ["1 rounds only: put of old ended with 3"]
+    assert "ended with 3" in capsys.readouterr().err
