@@ -270,7 +270,7 @@ def main() -> int:
             folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             folder.mkdir(parents=True, exist_ok=True)
             services = None if arguments.control else stack.enter_context(Stack("a", POOL_BYTES, mover=True))
-            ours = Side("connector", folder, pegaflow_store(services) if services else None, arguments.profile)
+            ours = Side("connector", folder, pegaflow_store(services, tails=True) if services else None, arguments.profile)
             plain = Side("plain", folder, None)
             for side in (ours, plain) if start % 2 == 0 else (plain, ours):
                 stack.enter_context(side).wait_ready()

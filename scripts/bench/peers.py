@@ -23,7 +23,9 @@ no-hit     unique prompts, several at once, prefill and decode, no hit (checked)
            round. Afterwards the first and the last prompt must come from the store: what does not save costs nothing
 
 Before anything is measured each side answers both lengths twice, and the second answer must be the first: eight tokens and their
-probabilities. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on.
+probabilities. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on. When
+plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each round.
+Exit codes: 0 measured, 1 ended before its time, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from engines.found import Found, Place
 from engines.load import Prompts
 from engines.rows import run_rows, stage_rows, twice_rows
 from engines.side import Side, compute_cores
-from report import show
+from report import show, write
 from stores.aims import goals
-from stores.alive import OFFLOADING, SIDES, Alive
+from stores.alive import OFFLOADING, SIDES, Alive, Ended
 from stores.asked import ask_twice, awake, check_answers, no_hit
 from stores.charts import charts
 
@@ -82,8 +84,10 @@ FULL = Scale(starts=2, rounds=3, runs=2, requests=6)
 QUICK = Scale(starts=1, rounds=1, runs=1, requests=6)
 
 
-def one_start(start: int, alive: Alive, scale: Scale, parts: Sequence[str], prompts: Prompts, found: Found) -> None:
-    """All rounds of a start; `alive` has been started."""
+def one_start(
+    start: int, alive: Alive, scale: Scale, parts: Sequence[str], prompts: Prompts, found: Found, done: Callable[[], None]
+) -> None:
+    """All rounds of a start; `alive` has been started. `done` is called after each round. Raises Ended."""
 
     def check(side: Side) -> None:
         awake(side, prompts)
@@ -111,6 +115,7 @@ def one_start(start: int, alive: Alive, scale: Scale, parts: Sequence[str], prom
         for turn in range(number * scale.runs, (number + 1) * scale.runs) if "no-hit" in parts else ():
             for name in _turned(alive.names, turn):
                 alive.turn(name, lambda side, turn=turn: run(side, turn))  # type: ignore[misc]
+        done()
         _told(f"round {number + 1} of {scale.rounds} done")
 
 
@@ -145,7 +150,7 @@ def main() -> int:
     parser.add_argument("--svg", type=Path, metavar="FOLDER")
     parser.add_argument("--logs", type=Path, help="keep the engines' logs and step journals in this folder")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started ends with it
+    signal.signal(signal.SIGTERM, _terminated)  # what was started ends with it, and what was found is shown
     scale = QUICK if arguments.quick else FULL
     scale = scale._replace(starts=arguments.starts or scale.starts, rounds=arguments.rounds or scale.rounds)
     usual = [side for side in SIDES if not arguments.quick or side != OFFLOADING]
@@ -157,26 +162,53 @@ def main() -> int:
     found, prompts = Found(), Prompts(seed=11)
     about: dict[str, str] = {}
     missing: dict[str, str] = {}
-    with ExitStack() as stack:
-        folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder.mkdir(parents=True, exist_ok=True)
-        for start in range(scale.starts):
-            _told(f"start {start + 1} of {scale.starts}")
-            with Alive(folder, scale.pool_bytes, about, missing) as alive:
-                alive.start([side for side in _turned(sides, start) if side not in missing])
-                one_start(start, alive, scale, parts, prompts, found)
-    tables: list[list[dict[str, Any]]] = [
-        twice_rows(found, sides, LENGTHS),
-        stage_rows(found, sides, LENGTHS),
-        run_rows(found, sides, scale.starts),
-        [{"peer": name, "as": text} for name, text in about.items()],
-        [{"left out": name, "because": why} for name, why in missing.items()],
-    ]
-    show([table for table in tables if table], goals(found, LENGTHS[-1]), arguments.json)
+    ended, code = "", 0
+    failed: Exception | None = None
+
+    def results(why: str) -> list[list[dict[str, Any]]]:
+        """The tables of what was found until now. `why` there is no more of it."""
+        tables: list[list[dict[str, Any]]] = [
+            twice_rows(found, sides, LENGTHS),
+            stage_rows(found, sides, LENGTHS),
+            run_rows(found, sides, scale.starts),
+            [{"peer": name, "as": text} for name, text in about.items()],
+            [{"left out": name, "because": text} for name, text in missing.items()],
+            [{"doubt": why}] if why else [],
+        ]
+        return [table for table in tables if table]
+
+    def done() -> None:
+        if arguments.json is not None:
+            write(results("the benchmark has not ended: this is what was found until now"), goals(found, LENGTHS[-1]), arguments.json)
+
+    try:
+        with ExitStack() as stack:
+            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
+            for start in range(scale.starts):
+                _told(f"start {start + 1} of {scale.starts}")
+                with Alive(folder, scale.pool_bytes, about, missing) as alive:
+                    alive.start([side for side in _turned(sides, start) if side not in missing])
+                    one_start(start, alive, scale, parts, prompts, found, done)
+    except Ended as why:
+        ended, code = f"the rest was not measured: {why}".partition("\n")[0], 1
+        _told(f"peers: {why}")
+    except KeyboardInterrupt:
+        ended, code = "the rest was not measured: interrupted", 130
+        _told("peers: interrupted")
+    except Exception as error:  # a fault of the benchmark takes nothing away from what was found before it
+        ended, failed = f"the rest was not measured: {type(error).__name__}: {error}", error
+    show(results(ended), goals(found, LENGTHS[-1]), arguments.json)
     if arguments.svg is not None:
         for path in charts(found, sides, LENGTHS, arguments.svg):
             print(f"drawn: {path}")
-    return 0
+    if failed is not None:
+        raise failed
+    return code
+
+
+def _terminated(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.engines.figures import Kind, Spread, Step, by_kind, paired, percentile
+from bench.engines.figures import Kind, Spread, Step, by_kind, moved, paired, percentile
+from bench.report import percentile as nearest
 
 
 def test_a_percentile_lies_between_its_ranks() -> None:
@@ -53,3 +54,16 @@ def test_steps_are_told_by_what_happens_beside_the_bystanders() -> None:
         Kind.AFTER_PREFILL: [14],
         Kind.LOADING: [15],
     }
+
+
+def test_the_nearest_rank_is_a_value_that_was_seen_and_not_one_too_high() -> None:
+    hundred = [float(n) for n in range(1, 101)]
+    assert [nearest(hundred, share) for share in (0.0, 0.01, 0.07, 0.5, 0.99, 1.0)] == [1.0, 1.0, 7.0, 50.0, 99.0, 100.0]
+    assert nearest([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
+    assert nearest([5.0], 0.99) == 5.0
+    with pytest.raises(IndexError):
+        nearest([], 0.5)
+
+
+def test_who_has_moved_is_named() -> None:
+    assert moved({"a": 1.0, "b": 2.0}, {"a": 1.0005, "b": 2.5}, 0.001) == {"b": 0.5}

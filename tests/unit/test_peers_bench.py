@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +17,7 @@ from bench.engines.found import Found, Place, Run, Twice
 from bench.engines.rows import OURS, PLAIN, run_rows, stage_rows, twice_rows
 
 PEER = "lmcache"
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
 def twice(cold: float, warm: float, *, ids: int = 1024, computed: int = 1, **stages: float) -> Twice:
@@ -86,3 +92,97 @@ def test_layers_are_found_in_their_order_behind_what_is_ours(tmp_path: Path, mon
             "False",
         ]
         assert layered_venv.layered_venv("engine", *layers) == python
+
+
+def test_the_warm_goal_is_over_the_cold_time_of_plain_vllm_in_the_same_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold time of ours that is four times as long makes nothing better."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    theirs, aims = importlib.import_module("engines.found"), importlib.import_module("stores.aims")
+    found = theirs.Found()
+    for turn, slow in enumerate((1.0, 3.0)):
+        found.add_twice(OURS, theirs.Place(0, turn), theirs.Twice(4096, 4000 * slow, 200 * slow, 1, {}))
+        if turn == 0:
+            assert aims.goals(found, 4096) == [], "without plain vLLM there is nothing to be measured by"
+        found.add_twice(PLAIN, theirs.Place(0, turn), theirs.Twice(4096, 1000 * slow, 10 * slow, 1, {}))
+    (goal,) = aims.goals(found, 4096)
+    assert goal.value == 0.2 and not goal.met
+
+
+# Sides that fail.
+
+
+class Held:
+    """A side without processes. `runs`: CPU that it takes though it is held."""
+
+    def __init__(self, name: str, runs: float = 0.0) -> None:
+        self.name, self.runs, self.seconds = name, runs, 0.0
+
+    def cpu(self) -> dict[str, float]:
+        self.seconds += self.runs
+        return {"thread": self.seconds}
+
+    def let_go(self) -> None: ...
+
+    def hold(self) -> None: ...
+
+
+def alive(monkeypatch: pytest.MonkeyPatch, folder: Path, *sides: Held) -> tuple[Any, Any, dict[str, str]]:
+    monkeypatch.syspath_prepend(str(BENCH))
+    module, missing = importlib.import_module("stores.alive"), dict[str, str]()
+    found = module.Alive(folder, 1 << 30, {}, missing)
+    found._sides = {side.name: side for side in sides}
+    found._ends = {side.name: ExitStack() for side in sides}
+    return module, found, missing
+
+
+def test_who_ran_though_it_was_held_is_out_and_not_who_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, found, missing = alive(monkeypatch, tmp_path, Held(PLAIN), Held(OURS), Held(PEER, runs=0.5))
+    asked: list[str] = []
+    found.turn(OURS, lambda side: asked.append(side.name))
+    assert asked == [OURS] and found.names == [PLAIN, OURS]
+    assert missing == {PEER: "used 0.500 s of CPU while it was held"}
+
+
+def test_ours_or_plain_that_fails_ends_the_run_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module, found, missing = alive(monkeypatch, tmp_path, Held(PLAIN), Held(OURS), Held(PEER))
+
+    def fails(_: Any) -> None:
+        raise ValueError("not enough values")
+
+    found.turn(PEER, fails)
+    assert missing == {PEER: "ValueError: not enough values"} and found.names == [PLAIN, OURS]
+    with pytest.raises(module.Ended, match="pegaflow: ValueError"):
+        found.turn(OURS, fails)
+    assert missing[OURS] == "ValueError: not enough values"
+
+
+@pytest.mark.parametrize("why, code", [("ended", 1), ("interrupted", 130), ("fault", None)])
+def test_what_was_found_is_shown_and_written_whatever_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, why: str, code: int | None
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    peers, theirs = (importlib.import_module(name) for name in ("peers", "engines.found"))
+    ends = {"ended": peers.Ended("pegaflow: gone"), "interrupted": KeyboardInterrupt(), "fault": LookupError("a fault")}
+    out = tmp_path / "out.json"
+
+    def one_start(start: int, alive: Any, scale: Any, parts: Any, prompts: Any, found: Any, done: Any) -> None:
+        for side in (PLAIN, OURS):
+            found.add_twice(side, theirs.Place(start, 0), theirs.Twice(4096, 1000.0, 50.0, 1, {}))
+        done()
+        assert [row["ttft"] for row in json.loads(out.read_text())["rows"] if "ttft" in row] == ["4096 ids"] * 2
+        raise ends[why]
+
+    monkeypatch.setattr(peers, "one_start", one_start)
+    monkeypatch.setattr(peers, "_room", lambda sides, size: None)
+    monkeypatch.setattr(peers.Alive, "start", lambda self, names: None)
+    monkeypatch.setattr(peers.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "argv", ["peers", "--quick", "--json", str(out)])
+    if code is None:
+        with pytest.raises(LookupError, match="a fault"):
+            peers.main()
+    else:
+        assert peers.main() == code
+    document = json.loads(out.read_text())
+    (doubt,) = (row["doubt"] for row in document["rows"] if "doubt" in row)
+    assert "the rest was not measured" in doubt and "4096 ids" in capsys.readouterr().out
+    assert [goal["met"] for goal in document["goals"]] == [True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -35,6 +35,12 @@ def paired(these: Sequence[float], those: Sequence[float]) -> Spread:
         raise ValueError("only positive values have a ratio")
     ratios = [this / that for this, that in zip(these, those, strict=True)]
     return Spread(percentile(ratios, 0.5), percentile(ratios, 0.25), percentile(ratios, 0.75), len(ratios))
+
+
+def moved(before: Mapping[str, float], after: Mapping[str, float], most: float) -> dict[str, float]:
+    """By how much each has grown, of those that have by more than `most`."""
+    grown = {name: value - before[name] for name, value in after.items()}
+    return {name: by for name, by in grown.items() if by > most}
 
 
 class Step(NamedTuple):

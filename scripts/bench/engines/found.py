@@ -74,6 +74,12 @@ class Found:
         """`side` over `other` within their rounds. Raises ValueError when they have none in common."""
         return _within(self._twice.get((side, ids), {}), self._twice.get((other, ids), {}), what)
 
+    def warm_over_cold_of(self, side: str, other: str, ids: int) -> Spread:
+        """`side`'s second time over the first one of `other` in the same round. Raises ValueError when they have none in common."""
+        mine, theirs = (self._twice.get((name, ids), {}) for name in (side, other))
+        places = [place for place in mine if place in theirs]
+        return paired([mine[place].warm for place in places], [theirs[place].cold for place in places])
+
     def runs_against(self, side: str, other: str, what: Callable[[Run], float], start: int | None = None) -> Spread:
         """As `against`; `start`: only in this one."""
         mine, theirs = (self._runs.get(name, {}) for name in (side, other))

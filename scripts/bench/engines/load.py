@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from engines.figures import Step
+from engines.figures import Step, moved
 from engines.processes import Thread, since
 from engines.side import REJOIN_S, Side, SideFailed
 
@@ -31,16 +31,27 @@ class Prompts:
         return [self._random.randrange(1000, 40000) for _ in range(length)]
 
 
+class NotHeld(SideFailed):
+    """It is not the side that was asked which has failed. `used`: seconds of CPU of those that were to be held, by name."""
+
+    def __init__(self, used: Mapping[str, float]) -> None:
+        super().__init__(", ".join(f"{name} used {seconds:.3f} s of CPU while it was held" for name, seconds in used.items()))
+        self.used = used
+
+
 @contextmanager
 def busy(side: Side, others: Sequence[Side]) -> Iterator[None]:
-    """Only within, `side` may run, and `others` may not. Raises SideFailed when one of them has used the CPU all the same."""
-    idle = [sum(other.cpu().values()) for other in others]
+    """Only within, `side` may run, and `others` may not. Raises NotHeld when one of them has used the CPU all the same."""
+
+    def so_far() -> dict[str, float]:
+        return {other.name: sum(other.cpu().values()) for other in others}
+
+    idle = so_far()
     side.let_go()
     yield
     side.hold()
-    for other, before in zip(others, idle, strict=True):
-        if (used := sum(other.cpu().values()) - before) > IDLE_S:
-            raise SideFailed(f"{other.name} used {used:.3f} s of CPU while it was held")
+    if used := moved(idle, so_far(), IDLE_S):
+        raise NotHeld(used)
 
 
 def saves_again(side: Side, prompts: Prompts) -> None:
@@ -104,9 +115,13 @@ class Ttft(NamedTuple):
 
 
 def first_token(side: Side, prompt: list[int]) -> Ttft:
+    """Raises SideFailed when the engine has not seen one request, HttpFailure."""
     side.journal.read()
     seconds, asked = side.first_token(prompt)
-    (stages,) = side.journal.read().stages.values()
+    seen = list(side.journal.read().stages.values())
+    if len(seen) != 1:
+        raise SideFailed(f"{side.name}: one request was asked, and its engine's journal has {len(seen)}")
+    (stages,) = seen
     return Ttft(seconds * 1e3, split(stages, asked, asked + seconds))
 
 

@@ -13,11 +13,12 @@ NO_HIT: Final = 0.99
 
 
 def goals(found: Found, longest: int) -> list[Goal]:
-    """Ours; for the peers the tables say it."""
+    """Ours, against plain vLLM in the same round: our own cold time would be better for being worse. For the peers the tables
+    say it."""
     met = []
-    if found.twice(OURS, longest):
-        ratio = found.warm_over_cold(OURS, longest).median
-        met.append(at_most(f"warm over cold time to first token at {longest} ids", ratio, WARM))
+    if found.twice(OURS, longest) and found.twice(PLAIN, longest):
+        ratio = found.warm_over_cold_of(OURS, PLAIN, longest).median
+        met.append(at_most(f"warm over plain vLLM's cold time to first token at {longest} ids", ratio, WARM))
     if found.runs(OURS) and found.runs(PLAIN):
         ratio = found.runs_against(OURS, PLAIN, RATES["ids/s"]).median
         met.append(at_least("throughput without any hit, against plain vLLM", ratio, NO_HIT))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from children import Children
-from engines.load import busy
+from engines.load import NotHeld, busy
 from engines.rows import OURS, PLAIN
 from engines.side import Side, SideFailed
 from private_venv import Missing
@@ -28,6 +28,10 @@ LMCACHE, MOONCAKE, OFFLOADING = "lmcache", "mooncake", "offloading"
 SIDES: Final = (PLAIN, OURS, LMCACHE, MOONCAKE, OFFLOADING)
 FLAGS: Final = ("--num-gpu-blocks-override", "300")
 """Of 32 ids: two prompts of 4,096 ids and the load without hits fit in, and four engines into the memory of a small machine."""
+
+
+class Ended(Exception):
+    """Without ours or plain vLLM there is nothing to compare any more; says which, and why."""
 
 
 class Alive:
@@ -51,7 +55,7 @@ class Alive:
         return list(self._sides)
 
     def start(self, names: Sequence[str]) -> None:
-        """One after the other; each is held once it is ready. Raises SystemExit for ours or plain vLLM."""
+        """One after the other; each is held once it is ready. Raises Ended for ours or plain vLLM."""
         for name in names:
             print(f"  start {name}", file=sys.stderr, flush=True)
             with ExitStack() as end:
@@ -59,7 +63,7 @@ class Alive:
                     store = self._store(name, end)
                     side = end.enter_context(Side(name, self._folder, store, flags=FLAGS))
                     side.wait_ready()
-                except (Missing, SideFailed) as why:
+                except (Missing, SideFailed, HttpFailure) as why:
                     self._failed(name, str(why))
                     continue
                 if store is not None:
@@ -68,23 +72,36 @@ class Alive:
                 self._sides[name], self._ends[name] = side, end.pop_all()
 
     def turn(self, name: str, ask: Callable[[Side], None]) -> None:
-        """Only `name` runs while it is asked; it is ended when it fails. Nothing when it has failed before."""
+        """Only `name` runs while it is asked; who fails is ended: `name`, or who ran though it was held. Nothing when it has failed
+        before. Raises Ended when ours or plain vLLM fails.
+        """
         if name not in self._sides:
             return
         side = self._sides[name]
         try:
             with busy(side, [other for other in self._sides.values() if other is not side]):
                 ask(side)
+        except NotHeld as why:
+            self._end({other: f"used {seconds:.3f} s of CPU while it was held" for other, seconds in why.used.items()})
         except (SideFailed, HttpFailure) as why:
+            self._end({name: str(why)})
+        except (OSError, ValueError, LookupError) as why:  # what a side answers or counts is not what it should be
+            self._end({name: f"{type(why).__name__}: {why}"})
+
+    def _end(self, failed: Mapping[str, str]) -> None:
+        """All of them, before the first one that the rest depends on is told."""
+        for name in failed:
             del self._sides[name]
             self._ends.pop(name).close()
-            self._failed(name, str(why))
+        self._missing.update({name: why.partition("\n")[0] for name, why in failed.items()})
+        for name, why in failed.items():
+            self._failed(name, why)
 
     def _failed(self, name: str, why: str) -> None:
-        if name in (PLAIN, OURS):
-            raise SystemExit(f"{name}: {why}")
-        print(f"  {name} is left out: {why}", file=sys.stderr, flush=True)
         self._missing[name] = why.partition("\n")[0]
+        if name in (PLAIN, OURS):
+            raise Ended(f"{name}: {why}")
+        print(f"  {name} is left out: {why}", file=sys.stderr, flush=True)
 
     def _store(self, name: str, end: ExitStack) -> Store | None:
         match name:
