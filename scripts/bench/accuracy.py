@@ -15,7 +15,8 @@ P/D, tiers restarted from disk   both tiers killed, their memory lost: P loads w
 
 Counters must show that each way was really gone: what P and D computed, pages fetched, pages read from disk.
 Ids must be equal where every position was computed in a step of the same size (needles/path.py); column `path` says where not.
-Exit codes: 0 all is equal, 1 a score or ids differ, or a way was not gone, 69 something is missing.
+Exit codes: 0 all is equal, 1 a score or ids differ, a way was not gone, no ids were judged, or the plain vLLM told no pass word,
+69 something is missing, 130 interrupted (what was found is shown).
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from needles.drawings import charts
 from needles.pace import Pace
 from needles.path import Way
 from needles.prompts import DEPTHS, HOUSES, Prompt, batches, check, needles, shorts
-from needles.score import Part, Reference, joined, other_scores, row, unproven, wrong
+from needles.score import Part, Reference, joined, judged, other_scores, row, told_alone, unproven, wrong
 from needles.site import Site, batch_pages, disk_bytes, pool_bytes
 from needles.texts import docs, manual
 from needles.ways import alone, answered, measured_pace
-from report import Goal, at_most, show
+from report import Goal, at_least, at_most, show
 from tokenizers import Tokenizer
 
 from deployment import ports as numbers
@@ -63,6 +64,7 @@ class Scale(NamedTuple):
 
 FULL: Final = Scale((1, 2, 4, 7), 4, 100)
 QUICK: Final = Scale((1, 2), 1, 10)
+INTERRUPTED: Final = 130
 MEMORY_BYTES: Final = 6 * GIB
 """Two vLLMs of nearly 3 GiB each; the pools are asked for apart."""
 
@@ -108,8 +110,8 @@ def measure(prompts: list[Prompt], run: Path, disk: Path, found: Found) -> None:
             tell(measured_pace(server), prompts, len(grouped))
             for group in groups:
                 parts, right = alone(server, group, maker)
+                found.references |= right  # first: whatever ends this, no part is without its own
                 found.parts += parts
-                found.references |= right
         site.start()
         for batch in grouped:
             ask(Way.COLD, batch)
@@ -128,7 +130,7 @@ def tell(pace: Pace, prompts: list[Prompt], restarts: int) -> None:
 
 
 def report(found: Found, asked: argparse.Namespace) -> list[Goal]:
-    """Prints and writes everything."""
+    """Prints and writes everything. It is about the prompts that the plain vLLM was asked; other parts there are none."""
     whole, references = joined(found.parts), found.references
     ids, scores = [text for part in whole for text in wrong(part, references)], other_scores(whole, references)
     against = found.against + [text for part in whole for text in unproven(part)]
@@ -136,7 +138,10 @@ def report(found: Found, asked: argparse.Namespace) -> list[Goal]:
         at_most("answers whose score is not that of the plain vLLM", len(scores), 0),
         at_most("answers whose ids differ on the same path", len(ids), 0),
         at_most("counters that say a way was not gone", len(against), 0),
+        at_least("answers whose ids were judged", judged(whole, references), 1),
     ]
+    if secrets := [prompt for part in whole if part.way is Way.DIRECT for prompt in part.prompts if prompt.secret]:
+        goals.append(at_least("pass words that the plain vLLM told", told_alone(secrets, references), 1))
     tables = [[row(part, references) for part in whole]]
     if failures := [*scores, *ids, *against]:
         tables.append([{"FAILED": text} for text in failures])
@@ -165,7 +170,10 @@ def main() -> int:
     lengths = asked.lengths if asked.lengths is not None else usual.lengths
     keys = asked.keys if asked.keys is not None else usual.keys
     count = asked.shorts if asked.shorts is not None else usual.shorts
+    if not keys and count < 1:
+        parser.error("neither needles nor short prompts: nothing would be compared")
     signal.signal(signal.SIGTERM, _terminated)
+    interrupted = False
     began, found = time.monotonic(), Found()
     try:
         with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
@@ -187,10 +195,13 @@ def main() -> int:
         found.against.append(f"ended before its time: {error}")
     except KeyboardInterrupt:
         print("accuracy: interrupted", file=sys.stderr)
-        return 130
+        if not found.parts:
+            return INTERRUPTED
+        interrupted = True
+        found.against.append("ended before its time: interrupted")
     goals = report(found, asked)
-    print(f"{len(prompts)} prompts in {(time.monotonic() - began) / 60:.1f} min", file=sys.stderr)
-    return 0 if all(goal.met for goal in goals) else 1
+    print(f"{len(found.references)} prompts in {(time.monotonic() - began) / 60:.1f} min", file=sys.stderr)
+    return INTERRUPTED if interrupted else 0 if all(goal.met for goal in goals) else 1
 
 
 def _thousands(text: str) -> list[int]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import signal
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 
@@ -18,9 +23,11 @@ from bench.needles.score import (
     Reference,
     first_difference,
     joined,
+    judged,
     other_scores,
     row,
     told,
+    told_alone,
     unproven,
     wrong,
 )
@@ -303,3 +310,76 @@ def test_drawings_have_a_line_for_each_way() -> None:
     for text in found.values():
         assert len(ET.fromstring(text).findall("{http://www.w3.org/2000/svg}polyline")) == 2
     assert set(charts([Part(Way.COLD, [prompt(33)], [answer(1, first_after=0.1)])])) == {"accuracy_first_token.svg"}
+
+
+# What cannot fail proves nothing.
+
+
+def test_an_answer_without_ids_is_wrong_on_every_path() -> None:
+    nothing = {"one": Reference(answer(), answer())}
+    for way in Way:
+        for ids in (50, CHUNK + 1):
+            (text,) = wrong(Part(way, [prompt(ids)], [answer(text="no answer")]), nothing)
+            assert "no ids" in text and str(way) in text
+
+
+def test_judged_are_answers_that_must_be_equal() -> None:
+    one, right = prompt(33), Reference(answer(1), answer(1))
+    parts = [Part(way, [one], [answer(1)]) for way in Way]
+    assert judged(parts, {"one": right}) == 3, "all but those of the plain vLLM"
+    assert judged(parts, {"one": right._replace(again=answer(2))}) == 1, "on its own cache's path nobody can say"
+    assert judged([Part(Way.REMOTE, [prompt(50)], [answer(1)])], {"one": right}) == 0
+
+
+def test_secrets_that_the_plain_vllm_told_are_counted() -> None:
+    prompts = [prompt(33, "one", "12345"), prompt(33, "two", "54321"), prompt(33, "three")]
+    right = {"one": Reference(answer(1, text="12345"), answer(1)), "two": Reference(answer(1, text="12345"), answer(1))}
+    assert told_alone(prompts, right) == 1
+
+
+def program(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FilePath(__file__).parents[2] / "scripts" / "bench"))
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    return importlib.import_module("accuracy")
+
+
+def test_nothing_to_be_compared_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = program(monkeypatch)
+    monkeypatch.setattr(accuracy, "make", lambda *_: pytest.fail("it went on"))
+    monkeypatch.setattr(sys, "argv", ["accuracy", "--keys", "0", "--shorts", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        accuracy.main()
+    assert "nothing would be compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "end", "code"), [("12345", None, 0), ("no", None, 1), ("12345", KeyboardInterrupt(), 130)])
+def test_a_plain_vllm_that_tells_nothing_is_no_measure_and_what_was_found_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: FilePath,
+    text: str,
+    end: BaseException | None,
+    code: int,
+) -> None:
+    accuracy = program(monkeypatch)
+    score, ways = importlib.import_module("needles.score"), importlib.import_module("needles.path").Way
+
+    def measure(prompts: list[Any], run: FilePath, disk: FilePath, found: Any) -> None:
+        said = answer(1, text=text)
+        found.references["one"] = score.Reference(said, said)
+        found.parts += [score.Part(ways.DIRECT, prompts, [said]), score.Part(ways.COLD, prompts, [said], PROOF_OF_ONE)]
+        if end is not None:
+            raise end
+
+    monkeypatch.setattr(accuracy, "make", lambda *_: [prompt(33, "one", "12345")])
+    for name in ("check_memory", "check_disk"):
+        monkeypatch.setattr(accuracy, name, lambda *_: None)
+    monkeypatch.setattr(accuracy, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["accuracy", "--disk-dir", str(tmp_path)])
+    assert accuracy.main() == code
+    out = capsys.readouterr().out
+    assert f"pass words that the plain vLLM told: {int(text != 'no')}" in out
+    assert ("ended before its time" in out) == (end is not None)
+
+
+PROOF_OF_ONE = counters(p_positions=33, b_pages_fetched=2, d_positions=1, d_last_positions=1)

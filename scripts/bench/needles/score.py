@@ -67,20 +67,29 @@ def first_difference(these: Sequence[int], those: Sequence[int]) -> int | None:
 
 
 def wrong(part: Part, references: Mapping[str, Reference]) -> list[str]:
-    """Answers whose ids differ from those of the plain vLLM and must not.
+    """Answers whose ids differ from those of the plain vLLM and must not, and in every way those without any id.
 
     `OWN_CACHE`: they must not where the plain vLLM answers the same with its own cache and without; elsewhere nobody can say.
     """
-    if part.way in (Way.DIRECT, Way.AGAIN):
-        return []
     found = []
     for prompt, answer in zip(part.prompts, part.answers, strict=True):
         right = references[prompt.name]
-        judged = path(part.way, len(prompt.ids)) is Path.SAME or _decided(part, right)
         at = first_difference(answer.ids, right.cold.ids)
-        if judged and at is not None:
+        if not answer.ids:
+            found.append(f"{part.way}: {prompt.name}: no ids: {answer.text!r}")
+        elif _is_judged(part, right) and at is not None:
             found.append(f"{part.way}: {prompt.name}: ids differ at {at}: {answer.text!r}, alone {right.cold.text!r}")
     return found
+
+
+def judged(parts: Sequence[Part], references: Mapping[str, Reference]) -> int:
+    """Answers through PegaFlow whose ids are compared with those of the plain vLLM. Without any, nothing is proven."""
+    return sum(_is_judged(part, references[prompt.name]) for part in parts for prompt in part.prompts)
+
+
+def told_alone(prompts: Sequence[Prompt], references: Mapping[str, Reference]) -> int:
+    """Secrets that the plain vLLM told. Who is compared with one that tells none may have lost everything."""
+    return sum(told(prompt, references[prompt.name].cold) for prompt in prompts if prompt.name in references)
 
 
 def other_scores(parts: Sequence[Part], references: Mapping[str, Reference]) -> list[str]:
@@ -169,6 +178,12 @@ def percent_told(part: Part) -> float:
 def _score(pairs: Sequence[tuple[Prompt, Answer]]) -> str:
     asked = [pair for pair in pairs if pair[0].secret]
     return f"{sum(told(*pair) for pair in asked)} of {len(asked)}" if asked else "-"
+
+
+def _is_judged(part: Part, reference: Reference) -> bool:
+    if part.way in (Way.DIRECT, Way.AGAIN):
+        return False
+    return path(part.way, part.ids) is Path.SAME or _decided(part, reference)
 
 
 def _decided(part: Part, reference: Reference) -> bool:
