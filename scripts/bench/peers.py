@@ -24,8 +24,8 @@ no-hit     unique prompts, several at once, prefill and decode, no hit (checked)
 
 Before anything is measured each side answers both lengths twice, and the second answer must be the first: eight tokens and their
 probabilities. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on. When
-plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each round.
-Exit codes: 0 measured, 1 ended before its time, 130 interrupted.
+plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each
+round. Exit codes: 0 measured, 1 ended before its time, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -179,7 +179,11 @@ def main() -> int:
 
     def done() -> None:
         if arguments.json is not None:
-            write(results("the benchmark has not ended: this is what was found until now"), goals(found, LENGTHS[-1]), arguments.json)
+            write(
+                results("the benchmark has not ended: this is what was found until now"),
+                goals(found, LENGTHS[-1]),
+                arguments.json,
+            )
 
     try:
         with ExitStack() as stack:

@@ -82,7 +82,10 @@ def test_rows_that_one_side_lacks_are_left_out() -> None:
 
 
 def test_whole_numbers_that_differ_are_figures() -> None:
-    (found,) = ratios([[{"what": "put", "pages": 4, "of": 8}]] * 2, [[{"what": "put", "pages": 4, "of": 8}], [{"what": "put", "pages": 6, "of": 8}]])
+    (found,) = ratios(
+        [[{"what": "put", "pages": 4, "of": 8}]] * 2,
+        [[{"what": "put", "pages": 4, "of": 8}], [{"what": "put", "pages": 6, "of": 8}]],
+    )
     assert (found["row"], found["figure"], found["old"], found["new"]) == ("put 8", "pages", 4.0, 5.0)
 
 

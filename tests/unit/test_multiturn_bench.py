@@ -347,7 +347,9 @@ def theirs(kind: Kind, ttft: float, tpot: float) -> Any:
     one = run(kind, ttft, tpot)
 
     def moved(all_of: tuple[Heard, ...]) -> tuple[Any, ...]:
-        return tuple(heard_there.Heard(**{each.name: getattr(old, each.name) for each in dataclasses.fields(old)}) for old in all_of)
+        return tuple(
+            heard_there.Heard(**{each.name: getattr(old, each.name) for each in dataclasses.fields(old)}) for old in all_of
+        )
 
     growth = importlib.import_module("turns.hits").Growth({}, {})
     kinds = (record.Kind(one.kind), record.Arrival(one.arrival))

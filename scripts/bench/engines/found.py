@@ -75,7 +75,7 @@ class Found:
         return _within(self._twice.get((side, ids), {}), self._twice.get((other, ids), {}), what)
 
     def warm_over_cold_of(self, side: str, other: str, ids: int) -> Spread:
-        """`side`'s second time over the first one of `other` in the same round. Raises ValueError when they have none in common."""
+        """`side`'s second time over the first one of `other` in the same round. Raises ValueError without common rounds."""
         mine, theirs = (self._twice.get((name, ids), {}) for name in (side, other))
         places = [place for place in mine if place in theirs]
         return paired([mine[place].warm for place in places], [theirs[place].cold for place in places])

@@ -30,7 +30,9 @@ def foreign(checkout: Path) -> str:
     if done.returncode:
         return f"the environment of {checkout.name} has no pegaflow"
     found = Path(done.stdout.strip()).resolve()
-    return "" if found.is_relative_to(checkout.resolve()) else f"the environment of {checkout.name} runs another checkout's pegaflow"
+    return (
+        "" if found.is_relative_to(checkout.resolve()) else f"the environment of {checkout.name} runs another checkout's pegaflow"
+    )
 
 
 def differing(old: Path, new: Path, name: str) -> list[str]:

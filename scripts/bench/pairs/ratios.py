@@ -64,7 +64,9 @@ def _by_texts(rows: Rows) -> dict[tuple[tuple[str, str], ...], list[dict[str, An
 def _figures(old: Rows, new: Rows, wanted: str) -> Iterator[dict[str, Any]]:
     seen = [*old, *new]
     shared = [name for name in seen[0] if all(name in row for row in seen)]
-    numbers = [name for name in shared if all(isinstance(row[name], float | int) and not isinstance(row[name], bool) for row in seen)]
+    numbers = [
+        name for name in shared if all(isinstance(row[name], float | int) and not isinstance(row[name], bool) for row in seen)
+    ]
     figures = [
         name for name in numbers if any(isinstance(row[name], float) for row in seen) or len({row[name] for row in seen}) > 1
     ]

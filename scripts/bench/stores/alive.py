@@ -72,8 +72,8 @@ class Alive:
                 self._sides[name], self._ends[name] = side, end.pop_all()
 
     def turn(self, name: str, ask: Callable[[Side], None]) -> None:
-        """Only `name` runs while it is asked; who fails is ended: `name`, or who ran though it was held. Nothing when it has failed
-        before. Raises Ended when ours or plain vLLM fails.
+        """Only `name` runs while it is asked; nothing when it has failed before. Who fails is ended: `name`, or who ran though it
+        was held. Raises Ended when that is ours or plain vLLM.
         """
         if name not in self._sides:
             return

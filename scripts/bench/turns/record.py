@@ -25,8 +25,8 @@ class Arrival(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Run:
     """`heard`: in order of sessions and turns; `first`: the very first request of each engine; `alone`: later ones with nobody
-    beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end. `noticed`:
-    what went wrong with the processes meanwhile.
+    beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end.
+    `noticed`: what went wrong with the processes meanwhile.
     """
 
     kind: Kind
