@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import json
-import os
-import signal
 import statistics
-import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
-from typing import Any
 
 import pytest
+from multiturn_runs import SHAPE, SLO, heard, run, seen, steady
 
 from bench.turns.arrivals import by_session, poisson
-from bench.turns.doubts import answers, doubts, restarted
 from bench.turns.drawings import drawings
-from bench.turns.figures import Loss, Slo, goodput, latencies, losses, share_within, spread
-from bench.turns.heard import Heard, Reading
+from bench.turns.figures import Loss, goodput, latencies, losses, share_within, spread
+from bench.turns.heard import Reading
 from bench.turns.hits import Growth, by_level
-from bench.turns.record import Arrival, Kind, Run
+from bench.turns.record import Kind
 from bench.turns.rows import ALL, loss_rows, ratios, total_row, turn_rows
-from bench.turns.shape import Shape, kv_gib, page_bytes, pool_bytes
-from bench.turns.stand import stop_all
+from bench.turns.shape import kv_gib, page_bytes, pool_bytes
 from deployment import ports
-from deployment.metrics import Snapshot
 
-SHAPE = Shape(sessions=2, turns=3, first=250, growth=90, answer=40)
 SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
-SLO = Slo(ttft=1.0, tpot=0.1)
-NOBODY = Growth({}, {})
-BENCH = Path(__file__).parents[2] / "scripts" / "bench"
-
-
-def heard(*events: tuple[float, int], session: int = 0, turn: int = 0, late: float = 0.0, error: str = "") -> Heard:
-    """`events`: seconds after the request, tokens."""
-    ids = tuple(range(sum(count for _, count in events)))
-    return Heard(session, turn, 250, late, 0.0, events[-1][0], events, ids, "length", "", error)
-
-
-def steady(ttft: float, tpot: float, *, session: int = 0, turn: int = 0) -> Heard:
-    """Forty tokens."""
-    return heard(*((ttft + tpot * n, 1) for n in range(SHAPE.answer)), session=session, turn=turn)
-
-
-def run(kind: Kind, ttft: float, tpot: float, seconds: float = 10.0) -> Run:
-    all_turns = itertools.product(range(SHAPE.sessions), range(SHAPE.turns))
-    answers = tuple(steady(ttft, tpot, session=session, turn=turn) for session, turn in all_turns)
-    alone = (steady(ttft / 2, tpot / 2),)
-    return Run(kind, Arrival.CLOSED, answers, alone, alone, seconds, {"client": 1.0, "engine": 19.0}, NOBODY, {})
 
 
 # When.
@@ -213,15 +183,6 @@ def test_totals_count_failures_and_answers_that_differ() -> None:
     assert len(dataclasses.replace(one, heard=answers[:3]).failures(SHAPE.answer, SHAPE.requests)) == 2
 
 
-def seen(**samples: float) -> Snapshot:
-    """`name__label__value`."""
-    found = {}
-    for text, value in samples.items():
-        name, *label = text.split("__")
-        found[name, frozenset([(label[0], label[1])] if label else [])] = value
-    return Snapshot({(name.replace("vllm_", "vllm:"), labels): value for (name, labels), value in found.items()})
-
-
 def test_positions_by_where_they_came_from() -> None:
     source = "vllm_prompt_tokens_by_source_total__source__"
     before = {"D": seen(**{source + "local_compute": 7.0}), "tier b": seen(), "router": seen()}
@@ -257,150 +218,3 @@ def test_who_waits_for_an_answer_before_waits_from_when_the_turn_was_due() -> No
     assert (one.ttft, one.whole) == (2.5, 2.7)
     assert one.tpot == pytest.approx(0.1)
     assert goodput([one], 1.0, SLO) == 0.0, "within a second of being sent, and not of being due"
-
-
-# What may be wrong.
-
-
-def other(one: Run, session: int, turn: int, *, at: int) -> Run:
-    """With another id in one answer."""
-    ids = [*range(SHAPE.answer)]
-    ids[at] = 99
-    changed = tuple(
-        dataclasses.replace(each, ids=tuple(ids)) if (each.session, each.turn) == (session, turn) else each for each in one.heard
-    )
-    return dataclasses.replace(one, heard=changed)
-
-
-def test_the_same_prompt_has_the_same_answer() -> None:
-    like = answers(run(Kind.MIXED, 0.4, 0.1), SHAPE)
-    pd = run(Kind.PD, 0.4, 0.1)
-    assert doubts(pd, SHAPE, like) == []
-    (text,) = doubts(other(pd, 0, 0, at=7), SHAPE, like)
-    assert "session 0, turn 0" in text and "from id 7 on" in text
-    assert len(doubts(other(other(pd, 0, 2, at=1), 1, 1, at=1), SHAPE, like)) == 2
-
-
-def test_behind_an_answer_that_differs_prompts_do_too_and_nothing_is_said() -> None:
-    like = answers(run(Kind.MIXED, 0.4, 0.1), SHAPE)
-    (text,) = doubts(other(other(run(Kind.PD, 0.4, 0.1), 0, 0, at=1), 0, 1, at=2), SHAPE, like)
-    assert "turn 0" in text
-    less = {place: ids for place, ids in like.items() if place != (0, 0)}
-    assert doubts(other(run(Kind.PD, 0.4, 0.1), 0, 1, at=2), SHAPE, less) == []
-
-
-def test_d_computes_no_prompt_and_nothing_is_replayed_where_everything_fits() -> None:
-    like = answers(run(Kind.MIXED, 0.4, 0.1), SHAPE)
-    before = {"D": seen(), "router": seen(), "tier a": seen(), "tier b": seen()}
-    after = before | {"D": seen(pegaflow_prompt_positions_computed_total=5.0, pegaflow_prompt_last_positions_computed_total=2.0)}
-    pd = dataclasses.replace(run(Kind.PD, 0.4, 0.1), growth=Growth(before, after))
-    (text,) = doubts(pd, SHAPE, like)
-    assert "D computed 3 positions" in text
-    pd = run(Kind.PD, 0.4, 0.1)
-    pd = dataclasses.replace(pd, heard=(dataclasses.replace(pd.heard[0], plan="replay"), *pd.heard[1:]))
-    (text,) = doubts(pd, SHAPE, like)
-    assert "1 requests were replayed" in text
-    evicted = before | {"tier a": seen(pegaflow_tier_pages_evicted_total=4.0)}
-    small = dataclasses.replace(pd, kind=Kind.SMALL, growth=Growth(before, evicted))
-    assert doubts(small, SHAPE, like) == []  # what was evicted has to be computed again
-
-
-def test_what_was_noticed_of_the_processes_is_a_doubt() -> None:
-    one = dataclasses.replace(run(Kind.MIXED, 0.4, 0.1), noticed=tuple(restarted({"P": 7, "D": 8}, {"P": 7, "D": 9})))
-    assert doubts(one, SHAPE, {}) == ["mixed, closed loop: D was started again while it was measured"]
-    assert restarted({"P": 7}, {"P": 7}) == [] and len(restarted({"P": 7}, {"P": 0})) == 1
-
-
-def test_all_are_stopped_though_one_of_them_fails() -> None:
-    stopped: list[str] = []
-
-    class Running:
-        def __init__(self, name: str, why: Exception | None = None) -> None:
-            self.name, self.why = name, why
-
-        def stop(self) -> None:
-            stopped.append(self.name)
-            if self.why is not None:
-                raise self.why
-
-    with pytest.raises(OSError, match="stays"):
-        stop_all([Running("a"), Running("b", OSError("stays")), Running("c")])
-    assert sorted(stopped) == ["a", "b", "c"]
-
-
-# The program: its modules are another package there.
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCH))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    found = importlib.import_module("multiturn")
-    monkeypatch.setattr(found, "ONE_THREAD", {})
-    return found
-
-
-def theirs(kind: Kind, ttft: float, tpot: float) -> Any:
-    """A run of the program's own classes."""
-    record, heard_there = importlib.import_module("turns.record"), importlib.import_module("turns.heard")
-    one = run(kind, ttft, tpot)
-
-    def moved(all_of: tuple[Heard, ...]) -> tuple[Any, ...]:
-        return tuple(
-            heard_there.Heard(**{each.name: getattr(old, each.name) for each in dataclasses.fields(old)}) for old in all_of
-        )
-
-    growth = importlib.import_module("turns.hits").Growth({}, {})
-    kinds = (record.Kind(one.kind), record.Arrival(one.arrival))
-    return record.Run(*kinds, moved(one.heard), moved(one.first), moved(one.alone), one.seconds, one.cpu, growth, {})
-
-
-def test_no_goal_is_met_by_a_run_in_doubt(program: Any) -> None:
-    aims, slo = importlib.import_module("turns.aims"), importlib.import_module("turns.figures").Slo(1.0, 0.1)
-    pd, mixed = theirs(Kind.PD, 0.4, 0.05), theirs(Kind.MIXED, 0.4, 0.1)
-    sure, doubtful = (aims.goals(pd, mixed, SHAPE, slo, doubted) for doubted in (False, True))
-    assert [goal.met for goal in sure] == [True, True, True]
-    assert [(goal.name, goal.value, goal.met) for goal in doubtful] == [(goal.name, goal.value, False) for goal in sure]
-
-
-@pytest.mark.parametrize("end, code", [(KeyboardInterrupt(), 130), (LookupError("a fault"), None), (None, 0)])
-def test_what_was_played_is_shown_and_written_whatever_ends_it(
-    program: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    end: BaseException | None,
-    code: int | None,
-) -> None:
-    written: list[Any] = []
-    out = tmp_path / "out.json"
-
-    class Played(program.Bench):  # type: ignore[misc]
-        def __init__(self, asked: Any, shape: Any, folder: Path) -> None:
-            self._asked, self.shape, self.name, self._page, self._kv_gib = asked, shape, "tiny", 1 << 20, 1
-            self.runs, self.rate = [], 0.0
-
-        def preflight(self) -> None: ...
-
-        def play(self, kind: Any, arrival: Any) -> None:
-            if self.runs:
-                written.append(json.loads(out.read_text()))
-                if end is not None:
-                    raise end
-            self.runs.append(theirs(Kind(kind), 0.4, 0.1))
-
-    sizes = {"sessions": SHAPE.sessions, "turns": SHAPE.turns}
-    monkeypatch.setattr(program, "QUICK", sizes)
-    monkeypatch.setattr(program, "Bench", Played)
-    monkeypatch.setattr(sys, "argv", ["multiturn", "--quick", "--json", str(out)])
-    if code is None:
-        with pytest.raises(LookupError, match="a fault"):
-            program.main()
-    else:
-        assert program.main() == code
-    doubt = [row["doubt"] for row in written[0]["rows"] if "doubt" in row]
-    assert doubt == ["the benchmark has not ended: this is what was played until now"]
-    rows = json.loads(out.read_text())["rows"]
-    assert [row for row in rows if "same answers" in row] and "same answers" in capsys.readouterr().out
-    assert any("the rest was not measured" in row.get("doubt", "") for row in rows) == (end is not None)
