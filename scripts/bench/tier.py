@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from children import Children
+from private_venv import Missing
 from report import Goal, show
 from tiers.disk import disk
 from tiers.mooncakes import NOT_COMPARED, Mooncakes
-from tiers.rows import disk_row, scaling_row, transfer_row
+from tiers.rows import disk_row, left_out, scaling_row, transfer_row
 from tiers.scaling import scaling
 from tiers.transfer import transfer_goals, transfers
 from tiers.yardstick import Yardstick
@@ -52,12 +53,18 @@ def transfer_rows(
     rows: Rows = []
     goals: list[Goal] = []
     with Children() as children:
-        mooncakes = Mooncakes.start(children, TRANSFER_BYTES, seeds) if mooncake else None
+        mooncakes, why = None, "--no-mooncake"
+        if mooncake:
+            try:
+                mooncakes = Mooncakes.start(children, TRANSFER_BYTES, seeds)
+            except Missing as missing:
+                why = str(missing)
+                print(f"Mooncake is left out: {why}", flush=True)
         for page_bytes in pages:
             found = transfers(page_bytes, rounds, TRANSFER_BYTES, mooncakes, seeds)
             rows.append(_said(transfer_row(page_bytes, TRANSFER_BYTES, found)))
             goals += transfer_goals(page_bytes, found)
-    about: Rows = []
+    about: Rows = [left_out(why)]
     if mooncakes is not None:
         about = [mooncakes.row(), *({"peer": "not beside Mooncake: " + what, "path": why} for what, why in NOT_COMPARED.items())]
     return rows, about, goals

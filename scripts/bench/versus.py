@@ -67,7 +67,7 @@ def tables(
         for number, each in enumerate(runs[:whole], start=1)
         for text in said_against(each.rows, each.code)
     ]
-    if differ := differing(*sides.values(), name):
+    if differ := differing(sides["old"], sides["new"], name):
         more = f" and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
         doubts.append(f"the benchmark itself is not the same: {', '.join(differ[:NAMED])}{more}")
     doubts += [why for checkout in sides.values() if (why := foreign(checkout))]

@@ -106,7 +106,8 @@ def checkout(at: Path, **files: str) -> Path:
     """`files`: by path, with `__` for a slash."""
     texts = {
         "scripts/bench/put": "",
-        "scripts/bench/put.py": 'import report\nfrom tiers.rows import row\nprocess = HERE / "child.py"\n',
+        "scripts/bench/put.py": 'import report\nfrom tiers.rows import row\nprocess = HERE / "child.py"\nload(f"parts.{name}")\n',
+        "scripts/bench/parts/one.py": "",
         "scripts/bench/report.py": "",
         "scripts/bench/tiers/__init__.py": "",
         "scripts/bench/tiers/rows.py": "from .figures import rate\nfrom deployment import plan\n",
@@ -124,7 +125,7 @@ def checkout(at: Path, **files: str) -> Path:
 
 def test_a_benchmark_is_what_it_imports_and_starts(tmp_path: Path) -> None:
     found = sources(checkout(tmp_path), "put")
-    modules = ("put", "put.py", "report.py", "tiers/__init__.py", "tiers/rows.py", "tiers/figures.py", "child.py")
+    modules = ("put", "put.py", "report.py", "tiers/__init__.py", "tiers/rows.py", "tiers/figures.py", "child.py", "parts/one.py")
     assert found == {*(f"scripts/bench/{module}" for module in modules), "scripts/deployment/plan.py"}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from bench.tiers.batch import Batch, batch_keys
 from bench.tiers.figures import Rounds, Span
-from bench.tiers.rows import THEIR_GET, THEIR_PUT, disk_row, transfer_row
+from bench.tiers.rows import THEIR_GET, THEIR_PUT, disk_row, left_out, transfer_row
 
 MIB = 1 << 20
 
@@ -104,3 +107,17 @@ def test_a_page_with_another_byte_or_of_another_key_is_found() -> None:
     assert target.differ(source, 3) == 1
     source.stamp(batch_keys(8, 3))
     assert target.differ(source, 3) == 3
+
+
+def test_goals_that_are_left_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    tier, missing = importlib.import_module("tier"), importlib.import_module("private_venv").Missing
+
+    def cannot_be_had(*_: object) -> None:
+        raise missing("libibverbs.so.1 is missing\nand more")
+
+    monkeypatch.setattr(tier.Mooncakes, "start", cannot_be_had)
+    for asked, why in ((True, "libibverbs.so.1 is missing"), (False, "--no-mooncake")):
+        rows, about, goals = tier.transfer_rows((), 1, asked, iter(range(9)))
+        assert (rows, about, goals) == ([], [left_out(why)], [])
+    assert "goals" in left_out(why)["left out"] and left_out("a\nb")["because"] == "a"

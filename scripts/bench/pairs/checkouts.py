@@ -47,6 +47,8 @@ def sources(checkout: Path, name: str) -> set[str]:
     left = [f"scripts/bench/{name}", f"scripts/bench/{name}.py"]
     while left:
         path = left.pop()
+        if path.endswith("/*"):
+            left += [str(each.relative_to(checkout)) for each in checkout.glob(f"{path}.py")]
         if path in found or not (checkout / path).is_file():
             continue
         found.add(path)
@@ -70,6 +72,8 @@ def _named(path: str, text: str) -> Iterator[str]:
                 package = folder.split("/")[: len(folder.split("/")) - (level - 1)]
                 for each in names:
                     yield from _files("/".join(package), [*(module or "").split("."), each.name])
+            case ast.JoinedStr(values=[ast.Constant(value=str(value)), *_]) if value.endswith(".") and value[:-1].isidentifier():
+                yield from (f"{root}/{value[:-1]}/*" for root in ROOTS)  # f"stalled.{part}": any module of it
             case ast.Constant(value=str(value)) if value.endswith(".py"):
                 yield f"{folder}/{value}"
             case ast.Constant(value=str(value)) if "." in value and all(part.isidentifier() for part in value.split(".")):

@@ -32,12 +32,9 @@ class Mooncakes(NamedTuple):
     master: MooncakeMaster
 
     @classmethod
-    def start(cls, children: Children, batch: int, seeds: itertools.count[int]) -> Mooncakes | None:
-        """`batch`: bytes that are put at a time. None, with a line that says why, where Mooncake cannot be had."""
-        master = MooncakeMaster.start(children.spawn, free_port)
-        if master is None:
-            return None
-        store = cls(children, master)
+    def start(cls, children: Children, batch: int, seeds: itertools.count[int]) -> Mooncakes:
+        """`batch`: bytes that are put at a time. Raises Missing where Mooncake cannot be had."""
+        store = cls(children, MooncakeMaster.run(children.spawn, free_port))
         store._process(children, 1, PAGE, BATCHES * batch)
         with Children() as mine:
             writer = store.clients(mine, batch // PAGE, PAGE)

@@ -29,6 +29,11 @@ def transfer_row(page_bytes: int, total: int, found: Rounds) -> dict[str, Any]:
     return row
 
 
+def left_out(why: str) -> dict[str, Any]:
+    """Without Mooncake there is nothing that the transfer could be measured by: its goals are neither met nor missed."""
+    return {"left out": "mooncake, and with it the goals of the transfer", "because": why.partition("\n")[0]}
+
+
 def scaling_row(page_bytes: int, clients: int, found: Rounds) -> dict[str, Any]:
     row: dict[str, Any] = {"clients": clients, "page_KiB": page_bytes >> 10, "copy GB/s": found.gb_s(COPY)}
     for way in (SEAL, EVICT, FETCH):
