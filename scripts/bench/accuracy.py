@@ -173,7 +173,7 @@ def main() -> int:
     if not keys and count < 1:
         parser.error("neither needles nor short prompts: nothing would be compared")
     signal.signal(signal.SIGTERM, _terminated)
-    interrupted = False
+    interrupted, failed = False, None
     began, found = time.monotonic(), Found()
     try:
         with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
@@ -199,8 +199,15 @@ def main() -> int:
             return INTERRUPTED
         interrupted = True
         found.against.append("ended before its time: interrupted")
+    except Exception as error:  # a fault of the benchmark takes nothing away from what was found before it
+        if not found.parts:
+            raise
+        failed = error
+        found.against.append(f"ended before its time: {type(error).__name__}: {error}")
     goals = report(found, asked)
     print(f"{len(found.references)} prompts in {(time.monotonic() - began) / 60:.1f} min", file=sys.stderr)
+    if failed is not None:
+        raise failed
     return INTERRUPTED if interrupted else 0 if all(goal.met for goal in goals) else 1
 
 

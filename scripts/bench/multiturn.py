@@ -1,7 +1,7 @@
 """Conversations of several turns: P + D through the router against two mixed vLLMs on the same two cores.
 
-    scripts/bench/multiturn [--quick] [--model smollm2|tiny] [--sessions 16] [--turns 5] [--first 250] [--growth 90] [--answer 40]
-                            [--rate R] [--slo-ttft-ms T] [--slo-tpot-ms T] [--engine FLAGS] [--seed 1]
+    scripts/bench/multiturn [--quick] [--model smollm2|tiny] [--rounds 1] [--sessions 16] [--turns 5] [--first 250]
+                            [--growth 90] [--answer 40] [--rate R] [--slo-ttft-ms T] [--slo-tpot-ms T] [--engine FLAGS] [--seed 1]
                             [--json FILE] [--svg FOLDER] [--logs FOLDER]
 
 NOTE: clients, engines and services share the same two cores. Ratios are taken within one run; absolute figures are not comparable
@@ -28,6 +28,9 @@ goodput    requests per second within both limits of the SLO; unless given, 5 ti
            per token of a mixed engine that has one request, of a first prompt, and nothing else to do
 
 16 requests a turn: their p99 is nearly the slowest of them. p99 over all turns has 80, and the one between tokens thousands.
+
+One run of a configuration does not say how far two runs of it lie apart: with --rounds 3 each is played three times, each round
+in the other order, goals are on the median of the ratios within rounds, and each round's ratios are shown.
 
 The JSON is written after each run; whatever ends the benchmark before its time, what was played until then is shown. Exit codes:
 0 all was measured, 1 something is doubtful (the table says what; no goal is met then), 69 nothing was measured, 130 interrupted.
@@ -101,7 +104,7 @@ class Bench:
         check_memory(2 * (2 + self._kv_gib) * GIB + pools)
         check_disk(MEMORY, pools)
 
-    def play(self, kind: Kind, arrival: Arrival) -> None:
+    def play(self, kind: Kind, arrival: Arrival, number: int) -> None:
         """Raises Complaint, HttpFailure."""
         shape = self.shape
         pool = pool_bytes(shape, self._page, small=kind is Kind.SMALL)
@@ -110,9 +113,9 @@ class Bench:
         times = None
         if arrival is Arrival.OPEN:
             times = by_session(poisson(shape.sessions, shape.turns, self.rate, self._asked.seed), shape.sessions)
-        say(f"{len(self.runs) + 1}: {kind}, {arrival} loop")
-        with Stand(kind, self._folder / arrival, options) as stand:
-            run = one_run(stand, self.workload, self.name, arrival, times, ALONE)
+        say(f"{len(self.runs) + 1}: {kind}, {arrival} loop, round {number}")
+        with Stand(kind, self._folder / (arrival if number == 1 else f"{arrival}-{number}"), options) as stand:
+            run = one_run(stand, self.workload, self.name, arrival, times, ALONE, number)
         for why in run.failures(shape.answer, shape.requests):
             say(f"  FAILED: {why}")
         if not run.good(shape.answer) or not run.good_alone(shape.answer):
@@ -143,32 +146,32 @@ class Bench:
         return [{"setting": name, "value": value} for name, value in values.items()]
 
 
-def measure(bench: Bench, *, quick: bool, rate: float, played: Callable[[], None]) -> None:
-    """Plays everything. The last in the closed loop is first in the open one. `played` is called after each run.
+def measure(bench: Bench, *, quick: bool, rounds: int, rate: float, played: Callable[[], None]) -> None:
+    """Plays everything. The last of a round is the first of the next one. `played` is called after each run.
 
     Raises Complaint, HttpFailure.
     """
     kinds = [Kind.MIXED, Kind.PD] if quick else list(Kind)
-    for kind in kinds:
-        bench.play(kind, Arrival.CLOSED)
-        played()
-    if quick:
-        return
-    mixed = bench.runs[0]
-    bench.rate = rate or LOAD * len(mixed.good(bench.shape.answer)) / mixed.seconds
-    for kind in reversed(kinds):
-        bench.play(kind, Arrival.OPEN)
-        played()
+    for arrival in Arrival if not quick else [Arrival.CLOSED]:
+        if arrival is Arrival.OPEN:
+            mixed = bench.runs[0]
+            bench.rate = rate or LOAD * len(mixed.good(bench.shape.answer)) / mixed.seconds
+        for number in range(1, rounds + 1):
+            for kind in kinds:
+                bench.play(kind, arrival, number)
+                played()
+            kinds.reverse()
 
 
 def tables(bench: Bench, cores: Sequence[int], stopped: str) -> tuple[list[list[dict[str, Any]]], list[Goal], list[str]]:
     """What the runs so far say: tables, goals, and what is doubtful. `stopped`: why there are no more of them."""
     slo, runs, shape = bench.slo(), bench.runs, bench.shape
-    order = sorted(runs, key=lambda run: (list(Arrival).index(run.arrival), list(Kind).index(run.kind)))
+    order = sorted(runs, key=lambda run: (list(Arrival).index(run.arrival), run.round, list(Kind).index(run.kind)))
     like = answers(runs[0], shape)
     against = [(run, doubts(run, shape, like)) for run in runs]
-    mixed = {run.arrival: run for run in runs if run.kind is Kind.MIXED}
-    pairs = [(run, mixed[run.arrival]) for run in order if run.kind is not Kind.MIXED and run.arrival in mixed]
+    mixed = {(run.arrival, run.round): run for run in runs if run.kind is Kind.MIXED}
+    pairs = [(run, other) for run in order if run.kind is not Kind.MIXED and (other := mixed.get((run.arrival, run.round)))]
+    judged = [[pair for pair in pairs if pair[0].kind is Kind.PD and pair[0].arrival is arrival] for arrival in Arrival]
     found = [
         bench.settings(slo, cores),
         [row for run in order for row in rows.turn_rows(run, shape)],
@@ -181,9 +184,11 @@ def tables(bench: Bench, cores: Sequence[int], stopped: str) -> tuple[list[list[
     ]
     met = [
         goal
-        for ours, theirs in pairs
-        if ours.kind is Kind.PD
-        for goal in goals(ours, theirs, shape, slo, any(why for run, why in against if run is ours or run is theirs))
+        for of_loop in judged
+        if of_loop
+        for goal in goals(
+            of_loop, shape, slo, any(why for run, why in against if any(run is one for pair in of_loop for one in pair))
+        )
     ]
     wrong = [*(text for _, why in against for text in why), *filter(None, [stopped])]
     found.append([{"doubt": text} for text in wrong])
@@ -194,6 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="4 sessions of 2 turns, closed loop, mixed and pd only")
     parser.add_argument("--model", choices=("smollm2", "tiny"), default="smollm2", help="tiny: random weights")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each configuration is played")
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--first", type=int, default=250, help="ids of a first prompt")
@@ -211,6 +217,8 @@ def main() -> int:
     shape = Shape(asked.sessions, asked.turns, asked.first, asked.growth, asked.answer)
     if asked.quick:
         shape = shape._replace(**QUICK)
+    if asked.rounds < 1:
+        parser.error("--rounds: one at least")
     if min(shape) < 1 or shape.answer < 3:
         parser.error("sizes are positive, and an answer has three ids at least")
     if shape.whole > LONGEST:
@@ -234,7 +242,7 @@ def main() -> int:
                         found, met, _ = tables(playing, cores, "the benchmark has not ended: this is what was played until now")
                         write(found, met, asked.json)
 
-                measure(bench, quick=asked.quick, rate=asked.rate, played=played)
+                measure(bench, quick=asked.quick, rounds=asked.rounds, rate=asked.rate, played=played)
     except (Complaint, HttpFailure) as error:
         print(f"multiturn: {error}", file=sys.stderr)
         stopped, code = f"the rest was not measured: {error}", EX_UNAVAILABLE

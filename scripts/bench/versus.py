@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 def run(checkout: Path, name: str, options: list[str], folder: Path, number: int) -> Run:
-    """Raises OSError, ValueError or RuntimeError when there are no figures."""
+    """Raises OSError, ValueError, LookupError or RuntimeError when there are no figures."""
     out = folder / f"{number}.json"
     done = subprocess.run(
         [checkout / "scripts" / "bench" / name, *options, "--json", out], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
@@ -108,7 +108,7 @@ def main() -> int:
                 for side in sides if number % 2 == 0 else reversed(sides):
                     say(f"round {number + 1} of {asked.rounds}, {side}: {asked.name}")
                     found[side].append(run(sides[side], asked.name, asked.options, Path(folder), 2 * number + (side == "new")))
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, LookupError, RuntimeError) as error:
             stopped, code = str(error), EX_UNAVAILABLE
         except KeyboardInterrupt:
             stopped, code = "interrupted", INTERRUPTED

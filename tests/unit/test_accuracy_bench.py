@@ -352,14 +352,17 @@ def test_nothing_to_be_compared_is_refused(monkeypatch: pytest.MonkeyPatch, caps
     assert "nothing would be compared" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "end", "code"), [("12345", None, 0), ("no", None, 1), ("12345", KeyboardInterrupt(), 130)])
+@pytest.mark.parametrize(
+    ("text", "end", "code"),
+    [("12345", None, 0), ("no", None, 1), ("12345", KeyboardInterrupt(), 130), ("12345", OSError("full"), None)],
+)
 def test_a_plain_vllm_that_tells_nothing_is_no_measure_and_what_was_found_is_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: FilePath,
     text: str,
     end: BaseException | None,
-    code: int,
+    code: int | None,
 ) -> None:
     accuracy = program(monkeypatch)
     score, ways = importlib.import_module("needles.score"), importlib.import_module("needles.path").Way
@@ -376,7 +379,11 @@ def test_a_plain_vllm_that_tells_nothing_is_no_measure_and_what_was_found_is_sho
         monkeypatch.setattr(accuracy, name, lambda *_: None)
     monkeypatch.setattr(accuracy, "measure", measure)
     monkeypatch.setattr(sys, "argv", ["accuracy", "--disk-dir", str(tmp_path)])
-    assert accuracy.main() == code
+    if code is None:
+        with pytest.raises(OSError, match="full"):
+            accuracy.main()
+    else:
+        assert accuracy.main() == code
     out = capsys.readouterr().out
     assert f"pass words that the plain vLLM told: {int(text != 'no')}" in out
     assert ("ended before its time" in out) == (end is not None)

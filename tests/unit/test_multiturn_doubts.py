@@ -68,7 +68,7 @@ def test_d_computes_no_prompt_and_nothing_is_replayed_where_everything_fits() ->
 
 def test_what_was_noticed_of_the_processes_is_a_doubt() -> None:
     one = dataclasses.replace(run(Kind.MIXED, 0.4, 0.1), noticed=tuple(restarted({"P": 7, "D": 8}, {"P": 7, "D": 9})))
-    assert doubts(one, SHAPE, {}) == ["mixed, closed loop: D was started again while it was measured"]
+    assert doubts(one, SHAPE, {}) == ["mixed, closed loop, round 1: D was started again while it was measured"]
     assert restarted({"P": 7}, {"P": 7}) == [] and len(restarted({"P": 7}, {"P": 0})) == 1
 
 
@@ -120,9 +120,49 @@ def theirs(kind: Kind, ttft: float, tpot: float) -> Any:
 def test_no_goal_is_met_by_a_run_in_doubt(program: Any) -> None:
     aims, slo = importlib.import_module("turns.aims"), importlib.import_module("turns.figures").Slo(1.0, 0.1)
     pd, mixed = theirs(Kind.PD, 0.4, 0.05), theirs(Kind.MIXED, 0.4, 0.1)
-    sure, doubtful = (aims.goals(pd, mixed, SHAPE, slo, doubted) for doubted in (False, True))
+    sure, doubtful = (aims.goals([(pd, mixed)], SHAPE, slo, doubted) for doubted in (False, True))
     assert [goal.met for goal in sure] == [True, True, True]
     assert [(goal.name, goal.value, goal.met) for goal in doubtful] == [(goal.name, goal.value, False) for goal in sure]
+
+
+def test_goals_are_on_the_median_of_the_rounds(program: Any) -> None:
+    aims, slo = importlib.import_module("turns.aims"), importlib.import_module("turns.figures").Slo(1.0, 0.1)
+    pairs = [(theirs(Kind.PD, 0.4, tpot), theirs(Kind.MIXED, 0.4, 0.1)) for tpot in (0.05, 0.09, 0.9)]
+    found = {goal.name: goal for goal in aims.goals(pairs, SHAPE, slo, False)}
+    assert found["TPOT p99, P/D over mixed, closed loop"].value == 0.9 and all(goal.met for goal in found.values())
+    assert not all(goal.met for goal in aims.goals([*pairs, pairs[2]], SHAPE, slo, False))
+
+
+def test_each_round_is_played_in_the_other_order_and_compared_within(program: Any) -> None:
+    class Played:
+        shape, rate = SHAPE, 0.0
+
+        def __init__(self) -> None:
+            self.runs: list[Any] = []
+
+        def play(self, kind: Any, arrival: Any, number: int) -> None:
+            one = theirs(Kind(kind), 0.4, 0.1 * number if kind == "mixed" else 0.1)
+            self.runs.append(dataclasses.replace(one, arrival=arrival, round=number))
+
+        def slo(self) -> Any:
+            return importlib.import_module("turns.figures").Slo(1.0, 0.1)
+
+        def settings(self, slo: Any, cores: Any) -> list[Any]:
+            return []
+
+    bench = Played()
+    program.measure(bench, quick=False, rounds=2, rate=1.0, played=lambda: None)
+    order = [str(one.kind) for one in bench.runs]
+    there = ["mixed", "pd", "pd-small"]
+    assert order == [*there, *reversed(there)] * 2
+    assert [(str(one.arrival), one.round) for one in bench.runs[::3]] == [("closed", 1), ("closed", 2), ("open", 1), ("open", 2)]
+    tables, goals, wrong = program.tables(bench, [0, 1], "")
+    ratios = [row for table in tables for row in table if row.get("ratio") == "pd/mixed"]
+    assert [(row["loop"], row["round"], row["tpot p99"]) for row in ratios] == [
+        ("closed", 1, 1.0), ("closed", 2, 0.5), ("open", 1, 1.0), ("open", 2, 0.5),
+    ]  # fmt: skip
+    assert [goal.value for goal in goals if goal.name.startswith("TPOT")] == [0.75, 0.75]
+    assert all("evicted nothing" in text for text in wrong)  # of pd-small, which has no counters here
 
 
 @pytest.mark.parametrize("end, code", [(KeyboardInterrupt(), 130), (LookupError("a fault"), None), (None, 0)])
@@ -145,7 +185,7 @@ def test_what_was_played_is_shown_and_written_whatever_ends_it(
 
         def preflight(self) -> None: ...
 
-        def play(self, kind: Any, arrival: Any) -> None:
+        def play(self, kind: Any, arrival: Any, number: int) -> None:
             if self.runs:
                 written.append(json.loads(out.read_text()))
                 if end is not None:

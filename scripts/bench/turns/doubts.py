@@ -34,7 +34,7 @@ def doubts(run: Run, shape: Shape, like: Answers) -> list[str]:
             found.append(f"D computed {run.growth.decode_positions} positions of prompts that P had computed")
         if replays := sum(one.plan == REPLAY for one in (*run.first, *run.alone, *run.heard)):
             found.append(f"{replays} requests were replayed")
-    return [f"{run.kind}, {run.arrival} loop: {why}" for why in found]
+    return [f"{run.kind}, {run.arrival} loop, round {run.round}: {why}" for why in found]
 
 
 def other_answers(run: Run, shape: Shape, like: Answers) -> list[str]:

@@ -16,7 +16,8 @@ NAMES: Final = {"ttft": "Time to first token", "itl": "Time between tokens"}
 
 
 def drawings(runs: Sequence[Run], shape: Shape, slo: Slo) -> dict[str, str]:
-    """File name → SVG, of the runs of one loop."""
+    """File name → SVG, of the runs of one loop in its first round."""
+    runs = [run for run in runs if run.round == min(run.round for run in runs)]
     loop = runs[0].arrival
     found = {}
     for name, title in NAMES.items():

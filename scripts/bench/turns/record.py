@@ -26,7 +26,7 @@ class Arrival(StrEnum):
 class Run:
     """`heard`: in order of sessions and turns; `first`: the very first request of each engine; `alone`: later ones with nobody
     beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end.
-    `noticed`: what went wrong with the processes meanwhile.
+    `noticed`: what went wrong with the processes meanwhile. `round`: from 1; runs are compared within theirs.
     """
 
     kind: Kind
@@ -39,6 +39,7 @@ class Run:
     growth: Growth
     left: dict[str, float]
     noticed: tuple[str, ...] = ()
+    round: int = 1
 
     def good(self, answer: int) -> list[Heard]:
         return [one for one in self.heard if not one.wrong(answer)]

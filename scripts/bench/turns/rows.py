@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def head(run: Run) -> Row:
-    return {"loop": str(run.arrival), "configuration": str(run.kind)}
+    return {"round": run.round, "loop": str(run.arrival), "configuration": str(run.kind)}
 
 
 def turn_rows(run: Run, shape: Shape) -> list[Row]:
@@ -99,7 +99,7 @@ def _pairs(mine: Latencies, other: Latencies) -> list[tuple[str, str, float, flo
 
 
 def ratio_row(ours: Run, theirs: Run, shape: Shape, slo: Slo) -> Row:
-    row: Row = {"loop": str(ours.arrival), "ratio": f"{ours.kind}/{theirs.kind}"}
+    row: Row = {"round": ours.round, "loop": str(ours.arrival), "ratio": f"{ours.kind}/{theirs.kind}"}
     return row | {name: round(value, 3) for name, value in ratios(ours, theirs, shape, slo).items()}
 
 
@@ -118,6 +118,12 @@ def loss_rows(ours: Run, theirs: Run, shape: Shape, slo: Slo) -> list[Row]:
             }
     found += losses(by_turn, ())
     return [
-        {"where it loses": str(ours.kind), "loop": str(ours.arrival), "what": loss.what, f"{theirs.kind} = 1": loss.ratio}
+        {
+            "where it loses": str(ours.kind),
+            "round": ours.round,
+            "loop": str(ours.arrival),
+            "what": loss.what,
+            f"{theirs.kind} = 1": loss.ratio,
+        }
         for loss in found
     ]

@@ -26,8 +26,12 @@ def one_run(
     arrival: Arrival,
     times: Sequence[Sequence[float]] | None,
     alone: int,
+    number: int,
 ) -> Run:
-    """`alone`: how many requests are asked one after the other before. Raises HttpFailure when counters cannot be had."""
+    """`alone`: how many requests are asked one after the other before; `number`: of the round.
+
+    Raises HttpFailure when counters cannot be had.
+    """
     shape = workload.shape
 
     def client() -> Client:
@@ -62,6 +66,6 @@ def one_run(
     parts = (tuple(talked), tuple(first), tuple(lone))
     left = stand.left()
     noticed = (*stand.uncounted, *restarted(pids, stand.pids()))
-    run = Run(stand.kind, arrival, *parts, seconds, spent, Growth(before, after), left, noticed)
+    run = Run(stand.kind, arrival, *parts, seconds, spent, Growth(before, after), left, noticed, number)
     say(f"  {len(run.good(shape.answer))} of {shape.requests} answers in {seconds:.1f} s")
     return run
