@@ -175,10 +175,11 @@ def ttft_rows(ours: Found, plain: Found) -> tuple[list[dict[str, Any]], list[Goa
         row: dict[str, Any] = {"ttft": f"{length} ids", "cold_ms": percentile(cold, 0.5), "warm_ms": percentile(warm, 0.5)}
         row |= {"warm/cold": ratio.median, "warm/cold_q1": ratio.low, "warm/cold_q3": ratio.high}
         row |= {"plain_cold_ms": percentile(alone, 0.5), "local_ms": percentile(local, 0.5)}
-        row |= {"cold/plain_cold": paired(cold, alone).median, "pairs": ratio.pairs}
+        against = paired(warm, alone).median  # our own cold time would make it better for being worse
+        row |= {"warm/plain_cold": against, "cold/plain_cold": paired(cold, alone).median, "pairs": ratio.pairs}
         rows.append(row)
         if length == LENGTHS[-1]:
-            goals.append(at_most(f"warm over cold time to first token at {length} ids", ratio.median, 0.1))
+            goals.append(at_most(f"warm over plain vLLM's cold time to first token at {length} ids", against, 0.1))
     return rows, goals
 
 

@@ -37,6 +37,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -111,10 +112,10 @@ def one_start(
     for number in range(scale.rounds):
         if "ttft" in parts:
             for name in _turned(alive.names, number):
-                alive.turn(name, lambda side, turn=number: twice(side, turn))  # type: ignore[misc]
+                alive.turn(name, partial(twice, turn=number), partial(found.forget, name, Place(start, number), twice=True))
         for turn in range(number * scale.runs, (number + 1) * scale.runs) if "no-hit" in parts else ():
             for name in _turned(alive.names, turn):
-                alive.turn(name, lambda side, turn=turn: run(side, turn))  # type: ignore[misc]
+                alive.turn(name, partial(run, turn=turn), partial(found.forget, name, Place(start, turn), twice=False))
         done()
         _told(f"round {number + 1} of {scale.rounds} done")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import pytest
 
 from bench.engines.figures import Kind, Spread, Step, by_kind, moved, paired, percentile
@@ -67,3 +70,15 @@ def test_the_nearest_rank_is_a_value_that_was_seen_and_not_one_too_high() -> Non
 
 def test_who_has_moved_is_named() -> None:
     assert moved({"a": 1.0, "b": 2.0}, {"a": 1.0005, "b": 2.5}, 0.001) == {"b": 0.5}
+
+
+def test_the_warm_goal_is_over_plain_vllms_cold_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    engine, ttft = importlib.import_module("engine"), importlib.import_module("engines.load").Ttft
+    ours, plain = engine.Found.nothing(), engine.Found.nothing()
+    for length in engine.LENGTHS:
+        for found, cold, warm in ((ours, 4000.0, 200.0), (plain, 1000.0, 10.0)):
+            found.cold[length].append(ttft(cold, {}))
+            found.warm[length].append(ttft(warm, {}))
+    _, (goal,) = engine.ttft_rows(ours, plain)
+    assert goal.value == 0.2 and not goal.met

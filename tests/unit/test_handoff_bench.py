@@ -144,7 +144,7 @@ def test_an_environment_that_runs_another_checkout_is_found(tmp_path: Path) -> N
     assert foreign(here) == ""
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     python = tmp_path / ".venv" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\nexec "{here}/.venv/bin/python" "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     assert "another checkout" in foreign(tmp_path)
 

@@ -108,6 +108,19 @@ def test_the_warm_goal_is_over_the_cold_time_of_plain_vllm_in_the_same_round(mon
     assert goal.value == 0.2 and not goal.met
 
 
+def test_what_is_forgotten_has_no_ratio_and_the_rest_stays() -> None:
+    found = Found()
+    for turn in range(2):
+        for side in (PLAIN, OURS):
+            found.add_twice(side, Place(0, turn), twice(1000.0, 50.0))
+            found.add_run(side, Place(0, turn), Run(100.0, 100.0, 100.0))
+    found.forget(OURS, Place(0, 1), twice=True)
+    assert [len(found.twice(side, 1024)) for side in (PLAIN, OURS)] == [2, 1] and len(found.runs(OURS)) == 2
+    assert found.against(OURS, PLAIN, 1024, lambda each: each.warm).pairs == 1
+    found.forget(OURS, Place(0, 0), twice=False)
+    assert found.runs_against(OURS, PLAIN, lambda run: run.rate).pairs == 1
+
+
 # Sides that fail.
 
 
@@ -138,8 +151,10 @@ def alive(monkeypatch: pytest.MonkeyPatch, folder: Path, *sides: Held) -> tuple[
 def test_who_ran_though_it_was_held_is_out_and_not_who_was_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _, found, missing = alive(monkeypatch, tmp_path, Held(PLAIN), Held(OURS), Held(PEER, runs=0.5))
     asked: list[str] = []
-    found.turn(OURS, lambda side: asked.append(side.name))
-    assert asked == [OURS] and found.names == [PLAIN, OURS]
+    found.turn(OURS, lambda side: asked.append(side.name), lambda: asked.append("spoiled"))
+    assert asked == [OURS, "spoiled"] and found.names == [PLAIN, OURS]
+    found.turn(OURS, lambda side: asked.append(side.name), lambda: asked.append("spoiled"))
+    assert asked == [OURS, "spoiled", OURS]
     assert missing == {PEER: "used 0.500 s of CPU while it was held"}
 
 

@@ -55,6 +55,11 @@ class Found:
     def add_run(self, side: str, place: Place, run: Run) -> None:
         self._runs.setdefault(side, {})[place] = run
 
+    def forget(self, side: str, place: Place, *, twice: bool) -> None:
+        """What `side` showed there, with (`twice`) or without hits: somebody else ran meanwhile."""
+        for kept in [of for (name, _), of in self._twice.items() if name == side] if twice else [self._runs.get(side, {})]:
+            kept.pop(place, None)
+
     def twice(self, side: str, ids: int) -> list[Twice]:
         return list(self._twice.get((side, ids), {}).values())
 

@@ -71,9 +71,9 @@ class Alive:
                 side.hold()
                 self._sides[name], self._ends[name] = side, end.pop_all()
 
-    def turn(self, name: str, ask: Callable[[Side], None]) -> None:
+    def turn(self, name: str, ask: Callable[[Side], None], spoiled: Callable[[], None] = lambda: None) -> None:
         """Only `name` runs while it is asked; nothing when it has failed before. Who fails is ended: `name`, or who ran though it
-        was held. Raises Ended when that is ours or plain vLLM.
+        was held, and then what `name` has shown is `spoiled`. Raises Ended when that is ours or plain vLLM.
         """
         if name not in self._sides:
             return
@@ -82,6 +82,7 @@ class Alive:
             with busy(side, [other for other in self._sides.values() if other is not side]):
                 ask(side)
         except NotHeld as why:
+            spoiled()
             self._end({other: f"used {seconds:.3f} s of CPU while it was held" for other, seconds in why.used.items()})
         except (SideFailed, HttpFailure) as why:
             self._end({name: str(why)})
