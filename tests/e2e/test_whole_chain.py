@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -104,6 +105,29 @@ def test_decode_nodes_tier_killed_in_mid_answer_and_its_pool_lost(deployment: De
 
     # D's processes attach one by one; until then D computes, which is right as well.
     wait_until("D loads again", loads_again, 15)
+    no_leftovers(deployment)
+
+
+def test_p_says_whether_its_tier_has_the_prompt(deployment: Deployment) -> None:
+    """Else D would wait for pages that nobody has, with every request, for as long as P's tier is away."""
+    ports, made = deployment.plan.ports, itertools.count()
+
+    def saved() -> bool:
+        case = deployment.prompts.completion(f"mooring {next(made)}", 70)
+        body = case.body | {"max_tokens": 1, "kv_transfer_params": {"pegaflow_ask_saved": True}}
+        told: bool = Server(ports.p).post(case.path, body)["kv_transfer_params"]["pegaflow_saved"]
+        return told
+
+    assert saved()
+    deployment.supervision.stop_one("tier-a")
+    try:
+        wait_until("P has noticed that its tier is gone", lambda: not saved(), 20)
+        case = deployment.prompts.completion(f"mooring {next(made)}", 70)
+        assert ask(deployment.router, case).ids == ask(Server(ports.p), case).ids
+    finally:
+        deployment.supervision.start_one("tier-a")
+    wait_ready(deployment.supervision, probes(ports)["tier-a"])
+    wait_until("P saves again", saved, 20)
     no_leftovers(deployment)
 
 
