@@ -71,9 +71,9 @@ def allowed(scenario: Scenario) -> frozenset[Seen]:
 
 
 def allowed_beside(scenario: Scenario) -> frozenset[Seen]:
-    """What clients beside it may see: what any phase allows, for nobody knows theirs. A router that ends takes no more."""
+    """What clients beside it may see: what any phase allows, for nobody knows theirs. A router that ends says so first."""
     _, victim, how = scenario
     seen = {Seen.LEFT}.union(*(allowed(Scenario(phase, victim, how)) for phase in Phase))
     if victim == "router" and how is How.RESTART:
-        seen.add(Seen.NO_ANSWER)
+        seen |= {Seen.REFUSED, Seen.NO_ANSWER}
     return frozenset(seen)

@@ -54,7 +54,7 @@ def test_an_engine_that_is_told_to_end_may_begin_to_answer() -> None:
         ("vllm-d", How.STOP, set()),
         ("vllm-p", How.KILL, {Seen.REFUSED}),
         ("vllm-d", How.KILL, {Seen.REFUSED, Seen.BROKEN}),
-        ("router", How.RESTART, {Seen.NO_ANSWER}),
+        ("router", How.RESTART, {Seen.REFUSED, Seen.NO_ANSWER}),
     ],
 )
 def test_what_those_beside_it_may_see(victim: str, how: How, more: set[Seen]) -> None:
