@@ -149,10 +149,8 @@ def story(stage: list[Story]) -> Iterator[Story]:
 
 def repeated(story: Story, act: Callable[[], None], point: Point) -> None:
     """On a busy machine a save may not be granted in time, and then nothing of it gets to disk."""
-    for _ in range(6):
+    while f"{point.value}:note" not in faults.seen(story.control.marks):  # the test's own time ends it
         act()
-        if f"{point.value}:note" in faults.seen(story.control.marks):
-            return
 
 
 def test_every_point_is_reached(story: Story) -> None:
