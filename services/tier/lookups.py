@@ -113,32 +113,32 @@ class Lookups:
             lookup.failure = answer.code if isinstance(answer, PegaflowError) else ErrorCode.BAD_MESSAGE
             lookup.exhausted.update(keys)
         else:
-            self._learn(lookup, keys, answer)
+            self._learn(lookup, keys, answer, now)
         if lookup.expected and lookup.exhausted:
             lookup.retry_at = now + RETRY_S
         self._dirty[lookup] = None
 
-    def _learn(self, lookup: OpenLookup, keys: list[bytes], answer: Located) -> None:
+    def _learn(self, lookup: OpenLookup, keys: list[bytes], answer: Located, now: float) -> None:
         some = catalogue.SEALED in answer.states
         named = list(map(Owner, answer.nodes, answer.epochs, answer.requests))
         for i, key in enumerate(keys[: len(answer.states)]):
             at = answer.owners[i * answer.width : (i + 1) * answer.width]
             owners = [named[owner] for owner in at if owner != NO_OWNER]
             if lookup.refused:
-                owners = [owner for owner in owners if (key, owner.node, owner.epoch) not in lookup.refused]
+                owners = [owner for owner in owners if not lookup.refuses(key, owner, now)]
             if owners:
                 lookup.owners[key] = owners
             elif not some or (answer.states[i] == catalogue.GONE and not lookup.expected) or answer.states[i] == catalogue.SEALED:
                 lookup.exhausted.add(key)  # the metaserver would not wait for it, or has waited
 
     def failed(self, keys: Sequence[bytes], owner: Owner, code: str) -> None:
-        """This owner did not deliver these keys: those whom it was named to ask somebody else."""
+        """This owner did not deliver these keys: those whom it was named to ask somebody else, and what is expected it again."""
         for key in keys:
             for lookup in self._waiting.get(key, ()):
                 named = lookup.owners.get(key, [])
                 if owner not in named:
                     continue  # it waits for somebody else's fetch and has not asked yet
-                lookup.refused.add((key, owner.node, owner.epoch))
+                lookup.refuse(key, owner, code, self._pages.space.now)
                 lookup.failure = code
                 lookup.owners[key] = [other for other in named if other != owner]
                 if not lookup.owners[key]:

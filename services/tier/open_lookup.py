@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.common.wire.messages import loads
 from pegaflow.services.tier.fetches import Owner
 from pegaflow.services.tier.last_lookups import Ended
+from pegaflow.services.tier.mover.events import Outcome
 from pegaflow.services.tier.page import Page
 from pegaflow.services.tier.sessions import Session
+
+REFUSED_S = 0.5
+"""How long an owner that did not deliver a page is not asked for it again. Most that fail have stood still, and go on."""
+LASTING = {ErrorCode.WRONG_EPOCH, ErrorCode.BAD_CHECKSUM, ErrorCode.BAD_MESSAGE, Outcome.BAD_DESCRIPTOR}
+"""What no time heals in a life of the owner."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenLookup:
-    """`got`: pages of the prefix found so far, with their references. `owners`: who is said to hold a key."""
+    """`got`: pages of the prefix found so far, with their references. `owners`: who is said to hold a key. `refused`: until when
+    an owner (node, epoch) is not asked for a key."""
 
     number: int
     asker: Any
@@ -31,7 +40,7 @@ class OpenLookup:
     fetching: set[bytes] = field(default_factory=set)
     reading: set[bytes] = field(default_factory=set)
     owners: dict[bytes, list[Owner]] = field(default_factory=dict)
-    refused: set[tuple[bytes, str, int]] = field(default_factory=set)
+    refused: dict[tuple[bytes, str, int], float] = field(default_factory=dict)
     exhausted: set[bytes] = field(default_factory=set)
     retry_at: float = 0.0
     asking: int = 0
@@ -63,6 +72,14 @@ class OpenLookup:
                 runs.append((owners[0], []))
             runs[-1][1].append(key)
         return runs, False
+
+    def refuse(self, key: bytes, owner: Owner, code: str, now: float) -> None:
+        """This owner did not deliver this page: it is not asked for it again, for a while or at all."""
+        self.refused[key, owner.node, owner.epoch] = math.inf if code in LASTING else now + REFUSED_S
+
+    def refuses(self, key: bytes, owner: Owner, now: float) -> bool:
+        """Whether it is still too early to ask this owner for this page again."""
+        return now < self.refused.get((key, owner.node, owner.epoch), now)
 
     def source(self, key: bytes) -> int:
         """Where the page of this key came from."""

@@ -14,6 +14,7 @@ from pegaflow.common.wire.messages.loads import Cancel, Hits, Lookup
 from pegaflow.common.wire.messages.transfer import Pinned
 from pegaflow.services.tier import commands, events
 from pegaflow.services.tier.mover.events import Outcome
+from pegaflow.services.tier.open_lookup import REFUSED_S
 from tier_script import Script, checksum, hits, key, located, only, pinned
 
 
@@ -24,10 +25,10 @@ class Reader(Script):
         super().__init__(pages, metaserver=True)
         self.engine()
 
-    def looks(self, number: int, keys: list[int], wait_ms: int = 9000) -> commands.Locate:
+    def looks(self, number: int, keys: list[int], wait_ms: int = 9000, expected: bool = False) -> commands.Locate:
         member = self.members["p", "scheduler", 0]
         names = [key(n) for n in keys]
-        message = Lookup(member.session, member.token, number, "r", names, [], wait_ms, False)
+        message = Lookup(member.session, member.token, number, "r", names, [], wait_ms, expected)
         locate: commands.Locate = only(commands.Locate, self.feed(events.Asked(f"asker {number}", message)))
         return locate
 
@@ -97,6 +98,27 @@ def test_without_another_owner_the_lookup_says_why() -> None:
     out = reader.feed(events.ReadEnded(read.fetch, "peer_lost"))
     assert [(answer.full, answer.reason) for answer in hits(out)] == [(0, "peer_lost")]
     assert reader.tier.dump()["free_bytes"] == reader.tier.dump()["backed_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("code", "healed"), [(ErrorCode.UNREACHABLE, True), (ErrorCode.GONE, True), (ErrorCode.WRONG_EPOCH, False)]
+)
+def test_the_only_owner_of_what_is_expected_is_asked_again_after_a_while(code: ErrorCode, healed: bool) -> None:
+    """One that stood still goes on; one of another life or with other bytes does not become what was named."""
+    reader = Reader()
+    (pin,) = pins(reader.feed(located(reader.looks(1, [1], expected=True), ["b"])))
+    failed_at, asked_at = reader.now, None
+    out = reader.answered(pin, RemoteError(code, "test"))
+    while asked_at is None and reader.now < failed_at + 3.0:
+        assert not hits(out), "it goes on waiting"
+        for locate in [command for command in out if isinstance(command, commands.Locate)]:
+            out = reader.feed(located(locate, ["b"]))
+            if pins(out):
+                asked_at = reader.now
+        reader.now += 0.02
+        out = reader.feed(events.Tick())
+    assert (asked_at is not None) == healed
+    assert asked_at is None or REFUSED_S <= asked_at - failed_at < REFUSED_S + 0.2
 
 
 LIES: dict[str, dict[str, Any]] = {
