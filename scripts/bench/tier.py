@@ -1,6 +1,7 @@
 """How fast a tier is, end to end as its clients see it, beside Mooncake Store and the bare disk in the same run.
 
-    scripts/bench/tier [--quick] [--rounds 5] [--only transfer|clients|disk] [--no-mooncake] [--disk-dir DIR] [--json FILE]
+    scripts/bench/tier [--quick] [--rounds 5] [--only transfer|clients|disk] [--no-mooncake] [--disk-dir DIR]
+                       [--json FILE] [--svg FOLDER]
 
 NOTE: clients, tiers, movers and Mooncake share this machine's cores (two here). Ratios are taken within a round, of things
 measured seconds apart; absolute figures are not comparable between machines or runs.
@@ -24,15 +25,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from children import Children
+from drawn import Bars, draw_bars
 from private_venv import Missing
 from report import Goal, show
 from tiers.disk import disk
 from tiers.mooncakes import NOT_COMPARED, Mooncakes
-from tiers.rows import disk_row, left_out, scaling_row, transfer_row
+from tiers.rows import ON_DISK, SCALED, TRANSFERRED, disk_row, left_out, scaling_row, transfer_row
 from tiers.scaling import scaling
 from tiers.transfer import transfer_goals, transfers
 from tiers.yardstick import Yardstick
 
+from charts.lines import Axis
 from environment.checkout import CACHE
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -42,6 +45,24 @@ DISK_PAGES: Final = (64 * KIB, 256 * KIB, MIB, 4 * MIB)
 CLIENTS: Final = (1, 2, 4, 8)
 TRANSFER_BYTES, CLIENT_BYTES = 64 * MIB, 128 * MIB
 PARTS: Final = ("transfer", "clients", "disk")
+GB_S, PAGES_S = Axis("GB/s", log=True), Axis("pages/s", log=True)
+CHARTS: Final = (
+    Bars(
+        "tier_transfer",
+        "Put and get of pages between processes",
+        GB_S,
+        ["put/get page_KiB"],
+        [f"{way} GB/s" for way in TRANSFERRED],
+    ),
+    Bars(
+        "tier_clients",
+        "Pages sealed, evicted and fetched",
+        PAGES_S,
+        ["clients", "page_KiB"],
+        [f"{way} pages/s" for way in SCALED],
+    ),
+    Bars("tier_disk", "The disk level beside the bare disk", GB_S, ["disk page_KiB"], [f"{way} GB/s" for way in ON_DISK]),
+)
 
 Rows = list[dict[str, Any]]
 
@@ -102,6 +123,7 @@ def main() -> int:
     parser.add_argument("--no-mooncake", action="store_true")
     parser.add_argument("--disk-dir", type=Path, default=CACHE, help="on the file system to be measured")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the charts there")
     arguments = parser.parse_args()
     rounds = 2 if arguments.quick else arguments.rounds
     ends = slice(None, None, 2) if arguments.quick else slice(None)
@@ -118,6 +140,7 @@ def main() -> int:
     if "disk" in parts:
         tables.append(disk_rows(DISK_PAGES[ends], rounds, arguments.disk_dir, seeds))
     show([table for table in tables if table], goals, arguments.json)
+    draw_bars(tables, CHARTS, arguments.svg)
     return 0
 
 

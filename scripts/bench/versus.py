@@ -1,6 +1,6 @@
 """One benchmark of two checkouts in turns: what a change has brought.
 
-    scripts/bench/versus --old CHECKOUT [--rounds 3] [--only TEXT] [--json FILE] NAME [OPTION …]
+    scripts/bench/versus --old CHECKOUT [--rounds 3] [--only TEXT] [--json FILE] [--svg FOLDER] NAME [OPTION …]
     scripts/bench/versus --old ../before tier --quick
 
 Runs `scripts/bench/NAME OPTION …` of the old checkout and of this one, old new new old old new …, and prints the medians of each
@@ -22,10 +22,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from drawn import Bars, draw_bars
 from pairs.checkouts import about, differing, foreign
 from pairs.ratios import OtherShape, ratios, said_against, skipped
 from report import show
 
+from charts.lines import Axis
 from environment.checkout import CHECKOUT
 from environment.complaint import EX_UNAVAILABLE
 from environment.progress import say
@@ -33,6 +35,7 @@ from environment.progress import say
 EX_MISSED: Final = 1
 """A benchmark ends so when a goal is missed or something is doubtful; it has written its figures all the same."""
 INTERRUPTED: Final = 130
+CHARTS: Final = [Bars("versus", "New over old", Axis("ratio", log=True), ["row", "figure"], ["new/old"], at=1.0)]
 NAMED: Final = 5
 """Files that a doubt names."""
 
@@ -87,6 +90,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     parser.add_argument("--only", default="", metavar="TEXT", help="figures with this in their name")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, metavar="FOLDER", help="draw the charts there")
     parser.add_argument("name", help="of a benchmark under scripts/bench")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="for it")
     asked = parser.parse_args()
@@ -122,6 +126,7 @@ def main() -> int:
         print(f"versus: {error}", file=sys.stderr)
         return EX_UNAVAILABLE
     show(shown, [], asked.json)
+    draw_bars(shown, CHARTS, asked.svg)
     return code if code == INTERRUPTED else EX_MISSED if doubts else 0
 
 

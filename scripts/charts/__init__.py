@@ -1,1 +1,1 @@
-"""Plain SVG drawings of benchmark results, without any package. `lines.draw` makes one."""
+"""Plain SVG drawings of benchmark results, without any package: `draw` of `lines`, of `bars` and of `grid` make one each."""

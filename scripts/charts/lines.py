@@ -27,7 +27,7 @@ class Axis:
         return math.log10(value) if self.log else value
 
 
-def _ticks(low: float, high: float, axis: Axis) -> list[float]:
+def ticks(low: float, high: float, axis: Axis) -> list[float]:
     """Round values from `low` to `high`, both as `place` gives them."""
     if axis.log:
         powers = range(math.floor(low), math.ceil(high) + 1)
@@ -40,7 +40,8 @@ def _ticks(low: float, high: float, axis: Axis) -> list[float]:
     return [value for value in found if low - 1e-9 <= axis.place(value) <= high + 1e-9]
 
 
-def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+def span(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """From where to where the axis goes, for values as `place` gives them; a linear one has 0 in it."""
     low, high = min(values), max(values)
     if not axis.log:
         low = min(low, 0.0)
@@ -54,8 +55,8 @@ def draw(title: str, x: Axis, y: Axis, series: Mapping[str, Sequence[tuple[float
     every = [point for points in shown.values() for point in points]
     if not every:
         raise ValueError(f"{title}: nothing to draw")
-    x0, x1 = _range([x.place(p[0]) for p in every], x)
-    y0, y1 = _range([y.place(p[1]) for p in every], y)
+    x0, x1 = span([x.place(p[0]) for p in every], x)
+    y0, y1 = span([y.place(p[1]) for p in every], y)
 
     def at(point: tuple[float, float]) -> tuple[float, float]:
         across = (x.place(point[0]) - x0) / (x1 - x0)
@@ -64,10 +65,10 @@ def draw(title: str, x: Axis, y: Axis, series: Mapping[str, Sequence[tuple[float
 
     out = [*page(WIDTH, HEIGHT), text(LEFT, TOP - 16, title, "start", size=14)]
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    for value in _ticks(x0, x1, x):
+    for value in ticks(x0, x1, x):
         px, _ = at((value, 10.0**y0 if y.log else y0))
         out += [line(px, TOP, px, bottom, "#dddddd"), text(px, bottom + 18, f"{value:g}", "middle")]
-    for value in _ticks(y0, y1, y):
+    for value in ticks(y0, y1, y):
         _, py = at((10.0**x0 if x.log else x0, value))
         out += [line(LEFT, py, right, py, "#dddddd"), text(LEFT - 8, py + 4, f"{value:g}", "end")]
     out += [line(LEFT, bottom, right, bottom, "#333333"), line(LEFT, TOP, LEFT, bottom, "#333333")]

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Final, NoReturn
 from xmlrpc.client import Fault
 
-from report import Goal, at_most, machine, show, versions
+from report import Goal, at_most, head, show
 
 from deployment import ports as numbers
 from deployment.http import HttpFailure
@@ -103,8 +103,7 @@ def _play(chosen: Sequence[Scenario], keep: Callable[[Result], None], logs: Path
 def _write(results: Sequence[Result], file: Path | None, chart: Path | None) -> None:
     if file is not None:
         document = {
-            "machine": machine(),
-            "versions": versions(),
+            **head(),
             "rows": [result.row() for result in results],
             "matrix": matrix(results),
             "goals": [asdict(goal) for goal in goals(results)],

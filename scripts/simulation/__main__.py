@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from report import machine, show, versions
+from report import head, show
 
 from simulation import report
 from simulation.cluster import Setup
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, rows: list[dict[str, Any]], costs: Costs) -> None:
-    document = {"machine": machine(), "versions": versions(), "costs": _costs_rows(costs), "rows": rows}
+    document = {**head(), "costs": _costs_rows(costs), "rows": rows}
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank; nan of nothing."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+    return ordered[max(0, math.ceil(round(share * len(ordered), 9)) - 1)] if ordered else float("nan")
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from charts import grid
+from charts import bars, grid
 from charts.grid import Cell
 from charts.lines import Axis, draw
 
@@ -41,6 +41,27 @@ def test_names_are_escaped_and_ticks_are_round() -> None:
     root = ET.fromstring(draw("a < b", Axis("n"), Axis("y"), {"p & q": [(0, 0), (10, 1)]}))
     texts = [one.text for one in root.iter(f"{SVG}text")]
     assert "a < b" in texts and "p & q" in texts and {"0", "2", "4", "0.2", "0.4"} <= set(texts)
+
+
+def test_a_bar_is_as_long_as_its_value_and_no_group_is_without_one() -> None:
+    groups = {"a & b": {"old": 10.0, "new": 40.0}, "c": {"old": 20.0}, "empty": {"new": float("nan")}}
+    root = ET.fromstring(bars.draw("t < u", Axis("ms"), groups, at=30.0))
+    texts = [one.text for one in root.iter(f"{SVG}text")]
+    assert {"t < u", "a & b", "c", "10.0", "40.0", "20.0"} <= set(texts) and "empty" not in texts
+    drawn = [(box.attrib["fill"], float(box.attrib["width"])) for box in root.iter(f"{SVG}rect") if "x" in box.attrib][
+        2:
+    ]  # legend
+    (old, ten), (new, forty), (old_again, twenty) = drawn
+    assert old == old_again != new
+    assert forty / ten == pytest.approx(4.0, abs=0.01) and twenty / ten == pytest.approx(2.0, abs=0.01)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        bars.draw("t", Axis("ms"), {"a": {}})
+
+
+def test_bars_of_a_logarithmic_axis_grow_by_equal_steps_for_equal_factors() -> None:
+    root = ET.fromstring(bars.draw("t", Axis("s", log=True), {str(value): {"": value} for value in (0.0, 1.0, 10.0, 100.0)}))
+    one, ten, hundred = (float(box.attrib["width"]) for box in root.iter(f"{SVG}rect") if "x" in box.attrib)
+    assert hundred - ten == pytest.approx(ten - one, abs=0.2)
 
 
 def test_cells_stand_in_their_row_and_column() -> None:

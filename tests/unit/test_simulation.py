@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from simulation.measure import fitted
 from simulation.metaserver import table_bytes
 from simulation.pair import SIZES, SimPair, play
 from simulation.settings import changed, check
+from simulation.tally import percentile
 
 SMALL = Setup(
     nodes=4,
@@ -127,3 +129,9 @@ def test_a_figure_is_changed_by_its_name() -> None:
 def test_a_study_that_is_not_there_is_named() -> None:
     with pytest.raises(SystemExit, match="unknown_study: scales is none of scale, "):
         check(["scales"])
+
+
+def test_a_percentile_is_the_value_at_its_rank() -> None:
+    values = [float(value) for value in range(10, 0, -1)]
+    assert [percentile(values, share) for share in (0.0, 0.1, 0.5, 0.51, 0.99, 1.0)] == [1.0, 1.0, 5.0, 6.0, 10.0, 10.0]
+    assert math.isnan(percentile([], 0.5))

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from bench.report import percentile  # so that tests, to which this is another package, find it too
+
 MOMENTS: Final = ("added", "claimed", "received", "scheduled", "first")
 """What D's engine core writes down of a request, in order (engines/recorder.py)."""
 STAGES: Final = ("to D", "lookup", "load", "to the step", "step", "to the client")
@@ -53,7 +55,7 @@ def row(tokens: int, pages: int, seen: Sequence[Handoff]) -> dict[str, Any]:
         found[name] = statistics.median(one.stages[number] for one in seen) * 1e3
     for name, values in (("handoff", [one.to_step for one in seen]), ("to client", [one.to_client for one in seen])):
         found[f"{name} p50"] = statistics.median(values) * 1e3
-        found[f"{name} p90"] = sorted(values)[int(0.9 * len(values))] * 1e3
+        found[f"{name} p90"] = percentile(values, 0.9) * 1e3
     return found
 
 

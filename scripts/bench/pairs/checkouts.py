@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from environment.revision import revision
+
 ROOTS: Final = ("scripts/bench", "scripts")
 """Where a benchmark's modules are found, in this order."""
 CONFIGS: Final = "configs"
@@ -16,9 +18,7 @@ WHERE: Final = "import pegaflow.common as found; print(list(found.__path__)[0])"
 
 def about(side: str, checkout: Path) -> dict[str, Any]:
     """A row of the table."""
-    changed = _git(checkout, "status", "--porcelain")
-    dirty = "unknown" if changed is None else "yes" if changed else "no"
-    return {"side": side, "checkout": checkout.name, "commit": _git(checkout, "rev-parse", "HEAD") or "unknown", "dirty": dirty}
+    return {"side": side, "checkout": checkout.name, **revision(checkout)}
 
 
 def foreign(checkout: Path) -> str:
@@ -102,14 +102,3 @@ def _configs(checkout: Path) -> Iterator[str]:
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
-
-
-def _git(checkout: Path, *command: str) -> str | None:
-    """None where that is no repository, or git is not there."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", checkout, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -12,12 +12,15 @@ THEIR_PUT, THEIR_GET = "mooncake put", "mooncake get"
 SEAL, EVICT, FETCH = "seal", "evict", "fetch"
 WRITE, READ = "write", "read"
 DD, FIO = "dd ", "fio "
+TRANSFERRED: Final = (COPY, PUT, LOCAL, MOVER, MOVER_TCP, THEIR_PUT, THEIR_GET)
+SCALED: Final = (SEAL, EVICT, FETCH)
+ON_DISK: Final = tuple(way + what for what in (WRITE, READ) for way in ("", DD, FIO))
 
 
 def transfer_row(page_bytes: int, total: int, found: Rounds) -> dict[str, Any]:
     """GB/s, then how many times as fast as Mooncake, where that was there."""
     row: dict[str, Any] = {"put/get page_KiB": page_bytes >> 10, "pages": max(1, total // page_bytes)}
-    for way in (COPY, PUT, LOCAL, MOVER, MOVER_TCP, THEIR_PUT, THEIR_GET):
+    for way in TRANSFERRED:
         if way in found:
             row[f"{way} GB/s"] = found.gb_s(way)
     for way, other in ((PUT, COPY), (LOCAL, COPY)):
@@ -36,7 +39,7 @@ def left_out(why: str) -> dict[str, Any]:
 
 def scaling_row(page_bytes: int, clients: int, found: Rounds) -> dict[str, Any]:
     row: dict[str, Any] = {"clients": clients, "page_KiB": page_bytes >> 10, "copy GB/s": found.gb_s(COPY)}
-    for way in (SEAL, EVICT, FETCH):
+    for way in SCALED:
         row[f"{way} pages/s"] = round(found.pages_s(way))
         row[f"{way} GB/s"] = found.gb_s(way)
     for way, other in ((SEAL, COPY), (EVICT, SEAL), (FETCH, COPY)):
