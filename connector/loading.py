@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pegaflow.common.transfer_params import EXPECTED
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import Engine
 from pegaflow.connector.load_commands import Ask, Cancel, Command, Load, Loaded, Release
@@ -160,7 +161,7 @@ class Loading:
             keys = self._keys.blocks(request, plan.first, plan.last)
             tails = [self._keys.end(request, end) for end in plan.tails]
             params: Mapping[str, Any] = request.kv_transfer_params or {}
-            expected = self._options.strict or params.get("pegaflow_expected") is True
+            expected = self._options.strict or params.get(EXPECTED) is True
             sent = self._bus.lookup(ask.lookup, ask.request_id, keys, tails, self._options.wait_ms / 1000, expected)
         if not sent:
             self._over(ask.lookup, "no_tier", "no_tier")

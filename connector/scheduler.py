@@ -12,8 +12,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from pegaflow.common.transfer_params import ASK_SAVED, SAVED
 from pegaflow.connector.counters import Counters
 from pegaflow.connector.engine import Engine
 from pegaflow.connector.loading import Loading
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
-
-ASK_SAVED: Final = "pegaflow_ask_saved"
-SAVED: Final = "pegaflow_saved"
-"""In `kv_transfer_params` of a request and of its answer: was the whole prompt offered to the tier?"""
 
 
 class SchedulerHalf:

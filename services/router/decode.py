@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pegaflow.common.transfer_params import EXPECTED, KV_PARAMS
 from pegaflow.services.router.fields import CHAT_ONLY, MANAGED, RENDERED, has_only_text, is_set
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json
 from pegaflow.services.router.prefill import PrefillAnswer
-
-EXPECTED = {"pegaflow_expected": True}
-"""Tells the connector that the pages of this prompt are on their way: it may wait for keys it does not know."""
 
 
 class Way(StrEnum):
@@ -73,18 +71,18 @@ def continue_leg(
     before = forwarded + len(spoken)
     limit = None if request.limit is None else request.limit - before
     # Whether pages of decoded blocks are on their way nobody knows: the engine that made them may be dead.
-    expected = {} if spoken or not answer.saved else EXPECTED
+    expected = {} if spoken or not answer.saved else {EXPECTED: True}
     if request.endpoint is Endpoint.CHAT and way is Way.CHAT:
         endpoint = Endpoint.CHAT
         body = dict(request.body)
-        body["kv_transfer_params"] = {**expected, "prompt_token_ids": ids}
+        body[KV_PARAMS] = {**expected, "prompt_token_ids": ids}
         for name in ("max_tokens", "max_completion_tokens"):
             if body.get(name) is not None:
                 body[name] = limit
     else:
         endpoint = Endpoint.COMPLETIONS
         body = _completions_body(request)
-        body["kv_transfer_params"] = dict(expected)
+        body[KV_PARAMS] = dict(expected)
         body["prompt"] = ids
         if limit is None:
             if model_length is None:
@@ -129,7 +127,7 @@ def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way
     `way` CHAT: D is known to take ids on chat. The answer is None where P's was not needed to be read.
     """
     body = dict(request.body)
-    body["kv_transfer_params"] = dict(EXPECTED) if answer is None or answer.saved else {}
+    body[KV_PARAMS] = {EXPECTED: True} if answer is None or answer.saved else {}
     ids = answer.prompt_ids if answer is not None else None
     # Echo wants the prompt's text, a suffix belongs to the rendering: both need the client's own prompt.
     if ids is not None and not is_set(body, "echo") and not is_set(body, "suffix"):
@@ -137,7 +135,7 @@ def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way
             body["prompt"] = ids
             _drop_truncation(body)
         elif way is Way.CHAT and has_only_text(body):
-            body["kv_transfer_params"]["prompt_token_ids"] = ids
+            body[KV_PARAMS]["prompt_token_ids"] = ids
             _drop_truncation(body)
     return DecodeLeg(endpoint=request.endpoint, body=body, stream=request.stream)
 
@@ -145,7 +143,7 @@ def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way
 def relay_leg(request: ClientRequest) -> DecodeLeg:
     """One engine answers the client's request as it came, without what only routers may say."""
     body = dict(request.body)
-    body.pop("kv_transfer_params", None)
+    body.pop(KV_PARAMS, None)
     return DecodeLeg(endpoint=request.endpoint, body=body, stream=request.stream)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pegaflow.common.transfer_params import KV_PARAMS
 from pegaflow.services.router.openai import Endpoint, Json, Refused
 
 RENDERED: Final = frozenset(
@@ -81,7 +82,7 @@ MANAGED: Final = frozenset(
         "stream",
         "stream_options",
         "return_token_ids",
-        "kv_transfer_params",
+        KV_PARAMS,
     }
 )
 """Set by the router in each leg."""

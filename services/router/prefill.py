@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from pegaflow.common.transfer_params import ASK_SAVED, KV_PARAMS, SAVED
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json
 
-ASK_SAVED: Final = {"pegaflow_ask_saved": True}
-"""A connector of ours then says in its answer whether the prompt's pages were offered to a tier."""
 DEAD_ENDS = frozenset({"abort", "error"})
 """finish_reason of an answer that is none: the engine is shutting down, or lost the request."""
 
@@ -22,9 +21,9 @@ def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
     body = dict(request.body)
     if request.stream:
         body.pop("stream_options", None)  # without a stream they are wrong, and P is to say so
-    body.pop("kv_transfer_params", None)
+    body.pop(KV_PARAMS, None)
     if ids:
-        body["kv_transfer_params"] = dict(ASK_SAVED)
+        body[KV_PARAMS] = {ASK_SAVED: True}
     body["stream"] = False
     if ids:
         body["return_token_ids"] = True
@@ -76,7 +75,7 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         text = (message.get("content") if endpoint is Endpoint.CHAT else message.get("text")) or ""
         extras = [name for name in ("reasoning", "reasoning_content", "tool_calls", "refusal") if message.get(name)]
         usage = payload.get("usage")
-        told = payload.get("kv_transfer_params")
+        told = payload.get(KV_PARAMS)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Malformed(f"no choice in P's answer: {error!r}") from None
     if not isinstance(text, str):
@@ -90,5 +89,5 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         finish_reason=choice.get("finish_reason"),
         spoke_only_text=not extras,
         usage=usage if isinstance(usage, dict) else {},
-        saved=not (isinstance(told, dict) and told.get("pegaflow_saved") is False),
+        saved=not (isinstance(told, dict) and told.get(SAVED) is False),
     )

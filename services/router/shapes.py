@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from pegaflow.common.transfer_params import KV_PARAMS
 from pegaflow.services.router.openai import ClientRequest, Endpoint, Json
 from pegaflow.services.router.prefill import PrefillAnswer
 
-INTERNAL: Final = frozenset({"kv_transfer_params", "ec_transfer_params"})
+INTERNAL: Final = frozenset({KV_PARAMS, "ec_transfer_params"})
 IDS: Final = frozenset({"token_ids", "prompt_token_ids"})
 CHUNK_OBJECTS: Final = {Endpoint.CHAT: "chat.completion.chunk", Endpoint.COMPLETIONS: "text_completion"}
 _COMPLETION_LOGPROBS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
