@@ -13,6 +13,8 @@ from pegaflow.common.wire.errors import PegaflowError
 from pegaflow.common.wire.messages.operate import Ping
 
 SILENT_S = 1.2
+STOOD_S = 1.0
+"""Between two looks, which come twice a second: a link that looks so late stood still itself, and has yet to read what it was told."""
 
 
 class Silence:
@@ -20,7 +22,7 @@ class Silence:
 
     def __init__(self, rpc: RpcClient, timeout_s: float, clock: Callable[[], float], another: Callable[[], None]) -> None:
         self._rpc, self._timeout_s, self._clock, self._another = rpc, timeout_s, clock, another
-        self._heard_at = 0.0
+        self._heard_at = self._looked_at = 0.0
         self.asking = False
         self.suspended = False
 
@@ -30,7 +32,9 @@ class Silence:
 
     def look(self, epoch: int) -> None:
         """With every beat of ours: has the tier of this epoch been silent for too long?"""
-        if self._clock() - self._heard_at <= SILENT_S:
+        now = self._clock()
+        stood, self._looked_at = now - self._looked_at > STOOD_S, now
+        if stood or now - self._heard_at <= SILENT_S:
             return
         self.suspended = True
         if self.asking:
