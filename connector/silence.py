@@ -14,7 +14,7 @@ from pegaflow.common.wire.messages.operate import Ping
 
 SILENT_S = 1.2
 STOOD_S = 1.0
-"""Between two looks, which come twice a second: a link that looks so late stood still itself, and has yet to read what it was told."""
+"""Between two looks, two a second: a link that looks so late stood still itself; what it was told is still unread."""
 
 
 class Silence:

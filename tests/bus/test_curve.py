@@ -127,7 +127,7 @@ def test_who_has_no_business_here_gets_no_answer_and_is_counted(tmp_path: Path, 
             client = RpcClient(good, loop, f"{without_key(service.endpoint)}#{other.public_hex}")
         assert await code(client, operate.Ping(), 0.4) in (ErrorCode.DEADLINE, ErrorCode.UNREACHABLE)
         if how == "unlisted":
-            assert factory.refused["unknown_key"] > 0
+            await until(lambda: factory.refused["unknown_key"] > 0)
         assert service.reached == []
         friend = RpcClient(good, loop, service.endpoint)
         assert await code(friend, operate.Ping()) == "", "the service keeps serving"
@@ -349,7 +349,8 @@ def test_a_byte_changed_on_the_way_never_makes_another_message(tmp_path: Path) -
             said, _seen = await through(flip)
             assert said in ("", ErrorCode.DEADLINE), "it comes as it was said (a filler byte was changed), or not at all"
             lost += said != ""
-            assert service.reached == before + ["log_level"] * (said == "")
+            came = service.reached[len(before) :]
+            assert came == ["log_level"] or (said != "" and came == []), "it may have come at the last moment, and its answer not"
         assert lost > 5
         friend = RpcClient(operator, loop, service.endpoint)
         assert await code(friend, operate.Ping()) == ""

@@ -95,6 +95,7 @@ class Soak:
             self.supervision.kill(victim, family=victim.startswith("vllm"))
             wait_ready(self.supervision, probes(self.plan.ports)[victim])
             return
+        wait_ready(self.supervision, probes(self.plan.ports)[victim])  # else there may be no process yet
         pid = self.supervision.process(victim).pid
         target = traffic.done() + progress
         os.kill(pid, signal.SIGSTOP)

@@ -94,17 +94,17 @@ def test_decode_nodes_tier_killed_in_mid_answer_and_its_pool_lost(deployment: De
     cut = broken_off(deployment, expected, "tier-b")
     # D has the pages in its own blocks by then: it goes on as if nothing had happened.
     assert (cut.failure, cut.ids) == (None, expected.answer.ids)
-    ports = deployment.plan.ports
+    ports, short = deployment.plan.ports, longest(deployment)  # of a short answer there are many within the time
     wait_ready(deployment.supervision, probes(ports)["tier-b"])
 
     def loads_again() -> bool:
         before = counters.read(ports)
-        assert right(ask(deployment.router, expected.case), expected)
-        wait_until("D has counted it", lambda: counters.read(ports).since(before).d_requests == 1, 10)
+        assert right(ask(deployment.router, short.case), short)
+        wait_until("D has counted it", lambda: counters.read(ports).since(before).d_requests == 1, 60)
         return counters.read(ports).since(before).d_prompt_positions == 0
 
     # D's processes attach one by one; until then D computes, which is right as well.
-    wait_until("D loads again", loads_again, 15)
+    wait_until("D loads again", loads_again, 90)
     no_leftovers(deployment)
 
 
@@ -118,16 +118,16 @@ def test_p_says_whether_its_tier_has_the_prompt(deployment: Deployment) -> None:
         told: bool = Server(ports.p).post(case.path, body)["kv_transfer_params"]["pegaflow_saved"]
         return told
 
-    assert saved()
+    wait_until("P saves", saved, 60)
     deployment.supervision.stop_one("tier-a")
     try:
-        wait_until("P has noticed that its tier is gone", lambda: not saved(), 20)
+        wait_until("P has noticed that its tier is gone", lambda: not saved(), 60)
         case = deployment.prompts.completion(f"mooring {next(made)}", 70)
         assert ask(deployment.router, case).ids == ask(Server(ports.p), case).ids
     finally:
         deployment.supervision.start_one("tier-a")
     wait_ready(deployment.supervision, probes(ports)["tier-a"])
-    wait_until("P saves again", saved, 20)
+    wait_until("P saves again", saved, 60)
     no_leftovers(deployment)
 
 
@@ -154,6 +154,7 @@ def test_faults_while_requests_run(deployment: Deployment) -> None:
             if how == "kill":
                 deployment.supervision.kill(victim)
                 continue
+            wait_ready(deployment.supervision, probes(deployment.plan.ports)[victim])  # it may have been killed before
             pid = deployment.supervision.process(victim).pid
             os.kill(pid, signal.SIGSTOP)
             try:

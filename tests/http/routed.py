@@ -136,6 +136,7 @@ async def routed(
         for engine in engines:
             await stack.enter_async_context(engine.running())
         urls = tuple(engine.url for engine in engines)
+        options = {"health_timeout": 60.0, **options}  # an engine that is late once would stay away for good
         if mixed:
             config = RouterConfig(engine=urls, **options)
         else:

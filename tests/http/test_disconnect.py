@@ -45,7 +45,7 @@ def test_the_engine_is_cancelled_and_the_counters_return(phase: str, stream: boo
             if phase == "streaming":
                 await client.reader.readuntil(b"Hel")
             await client.leave()
-            await asyncio.wait_for(call.gone.wait(), 1)
+            await call.gone.wait()
             await until(lambda: system.count(outcome="gone") == 1)
             await until(lambda: not system.parts.exchanges)
             system.assert_idle()

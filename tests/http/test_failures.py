@@ -278,7 +278,8 @@ def test_a_stream_without_a_first_byte() -> None:
             decode.disturb(*[streams(decode, chunks=0, then=hangs)] * 2)  # the status comes, and nothing more
             reply = await system.post(COMPLETIONS, body(COMPLETIONS, stream=True))
             assert (reply.status, reply.error_code) == (504, "pd_decode_timeout")
-            assert len(decode.calls) == 2
+            assert system.value("pegaflow_router_flow_retries_total") == 1
+            assert 1 <= len(decode.calls) <= 2  # the second may be over before the engine has read it
             system.assert_idle()
 
     asyncio.run(main())

@@ -57,7 +57,8 @@ def test_hangs_before_headers(stream: bool) -> None:
         async with routed(prefill, decode, answer_timeout=0.3, first_byte_timeout=0.3) as system:
             reply = await system.post(CHAT, BODY | {"stream": stream})
             assert (reply.status, reply.error_code) == (504, "pd_decode_timeout")
-            assert len(decode.calls) == 2
+            assert system.value("pegaflow_router_flow_retries_total") == 1
+            assert 1 <= len(decode.calls) <= 2  # the second may be over before the engine has read it
             await until(lambda: all(call.gone.is_set() for call in decode.calls))
             system.assert_idle()
 

@@ -35,15 +35,21 @@ LAYOUT = b"l" * 16
 T = TypeVar("T")
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port that nobody listens on, below the range from which the kernel picks for outgoing connections."""
+    """A port that nobody listens on, below the range from which the kernel picks for its own; none twice."""
     while True:
         port = random.randrange(20_000, 32_000)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
+            _given.add(port)
             return port
 
 
@@ -80,6 +86,11 @@ def dump(endpoint: str) -> dict[str, Any]:
     except PegaflowError:
         return {}
     return document
+
+
+def told(endpoint: str) -> dict[str, Any]:
+    """The dump of a service that lives; if it stands still for a moment, it is asked again."""
+    return until(f"an answer of {endpoint}", lambda: dump(endpoint))
 
 
 class Process:
@@ -265,7 +276,8 @@ class Engine:
     ) -> LookupAnswer:
         """Asks and waits for the answer; the caller owns the lease."""
         self._lookups += 1
-        assert self.scheduler.lookup(self._lookups, request, keys, tails or [], wait_s, expected)
+        # Not while the tier has been silent for a moment, as it is when the machine stands still.
+        until("it is sent", lambda: self.scheduler.lookup(self._lookups, request, keys, tails or [], wait_s, expected))
         answers = until("an answer", self.scheduler.drain)
         assert [answer.lookup for answer in answers] == [self._lookups]
         return answers[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import cluster as cluster_module
 import pytest
-from cluster import FINGERPRINT, Cluster, Engine, Process, ask, dump, free_port, make_keys, page_bytes, until
+from cluster import FINGERPRINT, Cluster, Engine, Process, ask, dump, free_port, make_keys, page_bytes, told, until
 from pegaflow.common import clock
 from pegaflow.common.bus.rpc import RpcClient
 from pegaflow.common.bus.sockets import SocketFactory
@@ -99,7 +99,7 @@ def test_after_a_restart_of_the_metaserver_every_key_is_located_again(monkeypatc
             asyncio.run(all_sealed(at, dict.fromkeys("ab", KEYS)))
         for node in "ab":
             assert all_located(at, keys[node]), "what it says it has, it finds"
-        counts = dump(at)["counts"]
+        counts = told(at)["counts"]
         assert counts["sync_first"] == counts["swaps"] == 2, "one snapshot each was enough"
         for node in "ab":
             answer = located(at, keys[node][:3])
@@ -121,7 +121,7 @@ def test_a_stopped_tier_is_like_one_behind_a_cut_network(folder: Path) -> None:
         os.kill(cluster.tiers["a"].process.pid, signal.SIGCONT)
         until("located again", lambda: all_located(at, keys))
         assert list(located(at, keys).epochs) == [before], "the same life, with all it had"
-        counts = dump(at)["counts"]
+        counts = told(at)["counts"]
         assert counts["nodes_dead"] == 1 and counts["sync_first"] == 2
         engine.close()
 
@@ -136,7 +136,7 @@ def test_an_owner_that_leaves_is_not_named_any_more(folder: Path) -> None:
         engine.close()
         assert cluster.tiers["a"].stop() == 0
         assert located(at, keys).states == bytes([GONE] * 3), "its goodbye came before its end"
-        assert dump(at)["counts"]["nodes_bye"] == 1
+        assert told(at)["counts"]["nodes_bye"] == 1
 
 
 @pytest.fixture
@@ -164,11 +164,11 @@ def test_a_lookup_survives_the_loss_of_a_metaserver_within_its_wait(
     p.save(keys)
     for at in (cluster.metaserver_endpoint, second):
         until("located", lambda at=at: all_located(at, keys))  # type: ignore[misc]
-    before = dump(second)["counts"]["located_keys"]
+    before = told(second)["counts"]["located_keys"]
     os.kill(cluster.metaserver.process.pid, number)
     answer = d.lookup(keys, wait_s=5.0)
     assert (answer.full, answer.code) == (4, ""), "found by the other one, in the same lookup"
-    assert dump(second)["counts"]["located_keys"] > before
+    assert told(second)["counts"]["located_keys"] > before
     assert d.load(answer) == [page_bytes(key) for key in keys]
     p.close()
     d.close()

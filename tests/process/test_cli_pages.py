@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import FACTORS, FINGERPRINT, PAGE_BYTES, Cluster, Engine, dump, until
+from cluster import FACTORS, FINGERPRINT, PAGE_BYTES, Cluster, Engine, dump, told, until
 from pegaflow.common import clock
 from pegaflow.common.key_scheme import KeyScheme
 from pegaflow.common.keys import HashAlgorithm
@@ -220,12 +220,12 @@ def test_both_sides_of_the_catalogue(cluster: Cluster, engines: Any, tool: Any, 
     ]
     assert tool("catalogue", "diff") == [] and tool("catalogue", "diff", "a") == []
     assert "no node 'z'" in tool("catalogue", "diff", "z", code=2)
-    before = dump(cluster.metaserver_endpoint)["counts"].get("sync_asked", 0)
-    at = ["--metaserver", cluster.metaserver_endpoint]
+    before = told(cluster.metaserver_endpoint)["counts"].get("sync_asked", 0)
+    at = ["--metaserver", cluster.metaserver_endpoint, "--timeout", "8s"]
     assert main(["catalogue", "resync", "a", *at]) == 2, "nobody is there to be asked"
     assert main(["catalogue", "resync", "a", "--yes", *at]) == 0
     assert main(["catalogue", "resync", "z", "--yes", *at]) == 1
-    assert dump(cluster.metaserver_endpoint)["counts"]["sync_asked"] == before + 1
+    assert told(cluster.metaserver_endpoint)["counts"]["sync_asked"] == before + 1
     until("whole again", lambda: {row["verdict"] for row in tool("catalogue", "digest")} == {"same"})
     alone = tool("catalogue", "digest", where=(f"--tier={cluster.endpoint('a')}", f"--tier={cluster.endpoint('b')}"))
     assert [(row["node"], row["verdict"]) for row in alone] == [("a", "alone"), ("b", "alone")]
@@ -239,7 +239,7 @@ def test_the_owner_is_dead(cluster: Cluster, engines: Any, tool: Any) -> None:
     d = engines("a", "d")
     cluster.tiers["b"].kill()
     assert [row["node"] for row in tool("status", code=1) if not row["reachable"]] == ["b"]
-    until("noticed", lambda: [node["node"] for node in dump(cluster.metaserver_endpoint)["nodes"]] == ["a"])
+    until("noticed", lambda: [node["node"] for node in told(cluster.metaserver_endpoint)["nodes"]] == ["a"])
     assert [(row["node"], row["state"]) for row in tool("status", code=1)][1:] == [("a", "ready"), ("b", "dead")]
     d.lookup(keys, request="orphan")
     (row,) = tool("why", "orphan")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, Engine, dump, make_keys, page_bytes, until
+from cluster import Cluster, Engine, dump, make_keys, page_bytes, told, until
 from fault_control import FaultControl
 from pegaflow.common import faults
 from pegaflow.common.lifecycle import EX_OK
@@ -53,8 +53,8 @@ def test_a_tier_whose_disk_hangs_serves_from_memory_and_ends_when_it_is_told_to(
     engine.save(first, "first")
     until("it is seen to hang", lambda: disk(cluster).get("state") == "hangs")
     (thread,) = disk(cluster)["threads"]
-    assert thread["doing"] == "write" and dump(cluster.endpoint("a"))["counts"]["disk_hangs"] == 1
-    assert dump(cluster.endpoint("a"))["state"] == "ready"
+    assert thread["doing"] == "write" and told(cluster.endpoint("a"))["counts"]["disk_hangs"] == 1
+    assert told(cluster.endpoint("a"))["state"] == "ready"
     engine.save(second, "second")
     until("second is there", lambda: loads(engine, second))
     assert tier.stop() == EX_OK

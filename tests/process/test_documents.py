@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cluster import FACTORS, FINGERPRINT, Cluster, Engine, dump, until
+from cluster import FACTORS, FINGERPRINT, Cluster, Engine, told, until
 from documents import ROOT, Block, blocks, commands, complaints, documents, mentions
 from pegaflow.common.key_scheme import KeyScheme
 from pegaflow.common.keys import HashAlgorithm
@@ -49,7 +49,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         engines = [Engine(cluster, "a", "p").attached(), Engine(cluster, "b", "d").attached()]
         keys = [bytes(key) for key in scheme.keys(ids)]
         engines[0].save(keys)
-        until("sealed", lambda: dump(cluster.endpoint("a"))["counts"].get("sealed") == len(keys))
+        until("sealed", lambda: told(cluster.endpoint("a"))["counts"].get("sealed") == len(keys))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PEGAFLOW_")}
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
         environment["PEGAFLOW_CLI_METASERVER"] = cluster.metaserver_endpoint

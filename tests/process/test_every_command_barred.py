@@ -15,7 +15,7 @@ from typing import Any
 
 import command_table
 import pytest
-from cluster import Cluster, Process, ask, dump, free_port, make_keys, until
+from cluster import Cluster, Process, ask, free_port, make_keys, told, until
 from command_table import TABLE, Ended, Place, Row, complaints, leaf_of, name_of
 from keys import Keys
 from pegaflow.common.bus.endpoint import without_key
@@ -208,7 +208,7 @@ def another_user(*shut: Path) -> Iterator[None]:
 
 def test_a_socket_that_this_user_may_not_open(keyed: Keyed) -> None:
     a, b = (keyed.cluster.endpoint(node) for node in "ab")
-    assert dump(a)["state"] == "ready"
+    assert told(a)["state"] == "ready"
     place = Place(f"--tier {a} --tier {b}", f"--tier {b}", f"--router {b}")
     rows = [row for row in ASKING if name_of(row) != "catalogue resync"]  # which asks metaservers only
     assert main(["config", "show"]) == 0, "whatever it imports only when it needs it"

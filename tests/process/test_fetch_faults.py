@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, Engine, dump, make_keys, page_bytes, until
+from cluster import Cluster, Engine, dump, make_keys, page_bytes, told, until
 from fault_control import FaultControl, state
 from pegaflow.common import faults
 from pegaflow.connector.session import LookupAnswer
@@ -34,9 +34,9 @@ class Nodes:
         self._salt += 1
         keys = make_keys(count, self._salt)
         for node in nodes:
-            before = dump(self.cluster.endpoint(node))["counts"].get("sealed", 0)
+            before = told(self.cluster.endpoint(node))["counts"].get("sealed", 0)
             self.engines[node].save(keys)
-            until("sealed", lambda: dump(self.cluster.endpoint(node))["counts"].get("sealed", 0) == before + count)  # noqa: B023
+            until("sealed", lambda: told(self.cluster.endpoint(node))["counts"].get("sealed", 0) == before + count)  # noqa: B023
         return keys
 
     def asks(self, keys: list[bytes]) -> int:
@@ -57,11 +57,11 @@ class Nodes:
 
     def count(self, name: str) -> int:
         """A counter of b's tier."""
-        return int(dump(self.cluster.endpoint("b"))["counts"].get(name, 0))
+        return int(told(self.cluster.endpoint("b"))["counts"].get(name, 0))
 
     def ended(self, *outcomes: str) -> int:
         """READs of b's mover that ended so."""
-        counts = dump(self.cluster.endpoint("b"))["mover"]
+        counts = told(self.cluster.endpoint("b"))["mover"]
         return sum(counts.get(f"ended_{outcome}", 0) for outcome in outcomes)
 
     def settled(self) -> None:
@@ -142,7 +142,7 @@ def test_the_other_owner_is_read_when_the_first_does_not_answer(nodes: Nodes) ->
         until("the one that stands still is asked first", tried)
         assert nodes.count("reads_given_up") == given_up + 1
         # What was given up holds its slots, and its owner gets no new READ as long as it has not ended.
-        assert dump(nodes.cluster.endpoint("b"))["fetches"] == 1
+        assert told(nodes.cluster.endpoint("b"))["fetches"] == 1
     nodes.settled()
     assert nodes.count("reads_given_up") == given_up + 1
 
@@ -156,7 +156,7 @@ def test_bytes_that_are_not_what_their_owner_says_are_not_served(nodes: Nodes) -
             at = file.read().index(page_bytes(key))
             file.seek(at + 5)
             file.write(b"lie")
-    bad, free = nodes.count("bad_checksum"), dump(nodes.cluster.endpoint("b"))["free_bytes"]
+    bad, free = nodes.count("bad_checksum"), told(nodes.cluster.endpoint("b"))["free_bytes"]
     answer = nodes.engines["b"].lookup(alone)
     assert (answer.full, answer.code) == (1, "bad_checksum")
     assert nodes.engines["b"].load(answer) == [page_bytes(alone[0])]
@@ -164,7 +164,7 @@ def test_bytes_that_are_not_what_their_owner_says_are_not_served(nodes: Nodes) -
     nodes.asks(twice)
     nodes.check(nodes.answer(), twice)
     nodes.settled()
-    assert free - dump(nodes.cluster.endpoint("b"))["free_bytes"] == 3 * 3 * (16 << 10), "what was good, and nothing else"
+    assert free - told(nodes.cluster.endpoint("b"))["free_bytes"] == 3 * 3 * (16 << 10), "what was good, and nothing else"
 
 
 def test_an_owner_that_restarts_between_pin_and_read_is_read_anew(nodes: Nodes) -> None:

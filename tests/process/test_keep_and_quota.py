@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import FINGERPRINT, PAGE_BYTES, Cluster, Engine, ask, dump, make_keys, page_bytes, until
+from cluster import FINGERPRINT, PAGE_BYTES, Cluster, Engine, ask, make_keys, page_bytes, told, until
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.errors import RemoteError
 from pegaflow.common.wire.messages.loads import Done
@@ -54,16 +54,16 @@ def test_a_kept_prefix_outlives_what_a_quota_pushes_out_and_goes_when_it_is_let_
     assert states(cluster, prefix) == [SEALED] * len(prefix)
     with pytest.raises(RemoteError, match="keep_full"):
         ask(endpoint, Keep(rest[:3], 60_000))
-    space = dump(endpoint)["space"]
+    space = told(endpoint)["space"]
     mine = space["namespaces"][FINGERPRINT.hex()]
     assert mine["used_bytes"] == mine["quota_bytes"] == PAGES * SLOT
     assert mine["kept_bytes"] == space["kept_bytes"] == len(prefix) * SLOT and mine["evicted"] == 20
 
     answer = engine.lookup(prefix, [])
     assert engine.load(answer) == [page_bytes(key) for key in prefix]
-    until("the lease's end", lambda: dump(endpoint)["leases"] == 0)
+    until("the lease's end", lambda: told(endpoint)["leases"] == 0)
     assert ask(endpoint, Unkeep(prefix)) == Done()
     saved(cluster, engine, make_keys(PAGES, 3), "last")
     assert states(cluster, prefix) == [UNKNOWN] * len(prefix)
-    assert dump(endpoint)["space"]["kept_bytes"] == 0
+    assert told(endpoint)["space"]["kept_bytes"] == 0
     engine.close()

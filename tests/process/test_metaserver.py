@@ -188,13 +188,13 @@ def unused_port() -> int:
 def test_the_tool_prints_a_table_and_says_what_is_unreachable(started: list[Metaserver], tmp_path: Path) -> None:
     start(started, tmp_path).line("started")
     tool = [sys.executable, "-m", "pegaflow.services.cli"]
-    status = [*tool, "status", f"--metaserver=ipc://{tmp_path}/requests"]
+    status = [*tool, "status", "--timeout=8s", f"--metaserver=ipc://{tmp_path}/requests"]
     done = subprocess.run(status, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     head, row = done.stdout.splitlines()
     assert head.split()[:3] == ["SERVICE", "NODE", "STATE"] and row.split()[:3] == ["metaserver", "metaserver", "ready"]
     done = subprocess.run(
-        [*status, f"--tier=ipc://{tmp_path}/nobody", "--timeout=1s", "-o", "json"], capture_output=True, text=True, timeout=60
+        [*status, f"--tier=ipc://{tmp_path}/nobody", "--timeout=8s", "-o", "json"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
     found = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, Engine, ask, dump, make_keys, page_bytes, until
+from cluster import Cluster, Engine, ask, dump, make_keys, page_bytes, told, until
 from fuzzing import SAMPLES, bodies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,7 +94,7 @@ def test_a_page_goes_from_node_to_node_under_keys(keyed: Keyed) -> None:
 
 def test_the_inspection_tool_comes_in_with_an_operators_key_only(keyed: Keyed, tmp_path: Path) -> None:
     def status(*flags: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pegaflow.services.cli", "status", "-o", "json", *flags]
+        command = [sys.executable, "-m", "pegaflow.services.cli", "status", "--timeout", "8s", "-o", "json", *flags]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     at = keyed.cluster.metaserver_endpoint
@@ -139,7 +139,7 @@ def test_who_may_not_is_refused_and_counted_and_the_service_goes_on(keyed: Keyed
         after = keyed.kept(endpoint)
         assert after["forbidden"] - before["forbidden"] == len(wrong)
         assert after["state"] == "ready"
-    assert list(keyed.nodes().states) == ["up", "up"], "nobody's hello or bye has moved anybody"
+    until("nobody's hello or bye has moved anybody", lambda: list(keyed.nodes().states) == ["up", "up"])
 
 
 def test_a_claimed_identity_over_ipc_is_refused_by_its_proof(keyed: Keyed) -> None:
@@ -166,7 +166,7 @@ def test_a_claimed_identity_over_ipc_is_refused_by_its_proof(keyed: Keyed) -> No
         sock.send_multipart(frames("alive", bytes((0x93, 1, 2, 3)), header, b"i"))
     until(
         "counted",
-        lambda: dump(endpoint)["counts"].get("foreign_publications", 0) >= before["counts"].get("foreign_publications", 0) + 3,
+        lambda: told(endpoint)["counts"].get("foreign_publications", 0) >= before["counts"].get("foreign_publications", 0) + 3,
     )
     factory.close()
     keys = make_keys(2, salt=9)
@@ -228,7 +228,7 @@ def test_fuzzed_envelopes_over_a_real_socket_cost_nothing_but_their_answer(keyed
     assert after["state"] == "ready"
     assert after["malformed"] + after["forbidden"] > before["malformed"] + before["forbidden"]
     assert after["failed_commands"] == before["failed_commands"]
-    assert list(keyed.nodes().states) == ["up", "up"]
+    until("both are up", lambda: list(keyed.nodes().states) == ["up", "up"])
 
 
 # --- without keys, and what the file system must not allow -----------------------------------------------------------------
@@ -250,7 +250,7 @@ def test_nothing_is_open_to_others_whatever_the_umask() -> None:
             cluster.wait_ready()
             engine = Engine(cluster, "a").attached()
             engine.save(make_keys(250))
-            until("something is on disk", lambda: dump(cluster.endpoint("a"))["disk"]["pages"])
+            until("something is on disk", lambda: told(cluster.endpoint("a"))["disk"]["pages"])
             found = [*cluster.runtime("a").rglob("*"), cluster.runtime("a")]
             found += [*(cluster.pools / "a").rglob("*"), cluster.pools / "a"]
             found += [*(folder / "d" / "disk" / "a").rglob("*"), folder / "d" / "disk" / "a"]

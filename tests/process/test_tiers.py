@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import FINGERPRINT, Cluster, Engine, ask, dump, make_keys, page_bytes, until
+from cluster import FINGERPRINT, Cluster, Engine, ask, dump, make_keys, page_bytes, told, until
 from pegaflow.common import clock
 from pegaflow.common.wire.columns import u32s
 from pegaflow.common.wire.messages.attach import SessionList, Sessions
@@ -43,7 +43,7 @@ def test_a_page_saved_at_one_node_is_loaded_at_the_other(cluster: Cluster) -> No
     assert set(again.sources) == {0}
     assert d.load(again) == [page_bytes(key) for key in keys]
     until("nothing held", lambda: nothing_held(cluster, "a") and nothing_held(cluster, "b"))
-    assert dump(cluster.endpoint("b"))["counts"]["fetched"] == 10
+    assert told(cluster.endpoint("b"))["counts"]["fetched"] == 10
     p.close()
     d.close()
 
@@ -52,9 +52,9 @@ def test_a_lookup_waits_for_a_page_that_is_promised_elsewhere(cluster: Cluster) 
     keys = make_keys(3)
     p, d = Engine(cluster, "a", "p").attached(), Engine(cluster, "b", "d").attached()
     ref = p.intent(keys)
-    until("the promise", lambda: dump(cluster.endpoint("a"))["pages"].get("pending") == 3)
+    until("the promise", lambda: told(cluster.endpoint("a"))["pages"].get("pending") == 3)
     assert d.scheduler.lookup(1, "r", keys, [], 10.0, False)
-    until("the question", lambda: dump(cluster.endpoint("b"))["lookups"] == 1)
+    until("the question", lambda: told(cluster.endpoint("b"))["lookups"] == 1)
     assert d.scheduler.drain() == []
     p.write(ref, keys)
     answer = until("an answer", d.scheduler.drain)[0]
@@ -81,7 +81,7 @@ def test_prefixes_are_found_again_after_the_metaserver_died(cluster: Cluster) ->
     assert local.full == 4, "what is here needs no metaserver"
     d.load(local)
     cluster.metaserver.start()
-    until("the catalogue is whole", lambda: dump(cluster.metaserver_endpoint) and dump(cluster.endpoint("a"))["metaserver_known"])
+    until("the catalogue is whole", lambda: dump(cluster.metaserver_endpoint) and told(cluster.endpoint("a"))["metaserver_known"])
     answer = d.lookup(keys, expected=True)
     assert (answer.full, answer.code) == (8, "")
     assert d.load(answer) == [page_bytes(key) for key in keys]
@@ -115,7 +115,7 @@ def test_an_engine_killed_while_it_may_write_leaves_nothing(cluster: Cluster) ->
         p = Engine(cluster, "a", "p").attached()
         p.intent(keys)
         signal.pause()
-    until("the grant", lambda: dump(cluster.endpoint("a"))["grants"] == 1)
+    until("the grant", lambda: told(cluster.endpoint("a"))["grants"] == 1)
     d = Engine(cluster, "b", "d").attached()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -131,7 +131,7 @@ def test_a_stopped_owner_costs_a_miss_and_no_slot(cluster: Cluster) -> None:
     keys = make_keys(4)
     p, d = Engine(cluster, "a", "p").attached(), Engine(cluster, "b", "d").attached()
     p.save(keys)
-    until("sealed and located", lambda: dump(cluster.endpoint("a"))["pages"].get("sealed") == 4)
+    until("sealed and located", lambda: told(cluster.endpoint("a"))["pages"].get("sealed") == 4)
     cluster.tiers["a"].process.send_signal(signal.SIGSTOP)
     answer = d.lookup(keys, wait_s=3.0)
     assert answer.full == 0
@@ -183,7 +183,7 @@ def test_what_was_promised_in_the_life_before_is_void(cluster: Cluster) -> None:
     again = d.save(granted)
     assert list(again.positions) == [0, 1], "the new life has nothing of what was only granted"
     until("nothing held", lambda: nothing_held(cluster, "b"))
-    assert dump(cluster.endpoint("b"))["counts"].get("stale_words", 0) == 0, "an old word was not even sent"
+    assert told(cluster.endpoint("b"))["counts"].get("stale_words", 0) == 0, "an old word was not even sent"
     answer = d.lookup(granted)
     assert d.load(answer) == [page_bytes(key) for key in granted]
     d.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import PAGE_BYTES, Cluster, Engine, dump, make_keys, page_bytes, until
+from cluster import PAGE_BYTES, Cluster, Engine, make_keys, page_bytes, told, until
 from pegaflow.common import clock
 from pegaflow.common.pool import GRANULE
 from pegaflow.common.slot_table import HEADER_BYTES
@@ -41,7 +41,7 @@ def single() -> Iterator[Cluster]:
 
 
 def state(cluster: Cluster, node: str = "a") -> dict[str, Any]:
-    return dump(cluster.endpoint(node))
+    return told(cluster.endpoint(node))
 
 
 def sealed(cluster: Cluster, count: int, node: str = "a") -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pegaflow.services.router.admission import Admission
 
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 3), steps)
 def test_nobody_exceeds_the_limit_and_nobody_else_suffers(limit: int, acts: list[tuple[str, bool]]) -> None:
     admission, inside = Admission(limit), Counter[str]()

@@ -18,6 +18,7 @@ candidates = st.lists(
 avoided = st.frozensets(st.sampled_from(NAMED))
 
 
+@settings(deadline=None)
 @given(st.sampled_from(Policy), candidates, avoided)
 def test_who_is_chosen(policy: Policy, some: list[Candidate], avoid: frozenset[str]) -> None:
     name = choose(policy, some, avoid)
@@ -40,7 +41,7 @@ def test_who_is_chosen(policy: Policy, some: list[Candidate], avoid: frozenset[s
         assert one.load >= bound or (-chosen.held, chosen.load, chosen.turn) <= (-one.held, one.load, one.turn)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=200), st.sampled_from([Policy.PREFIX, Policy.LEAST_LOADED]))
 def test_one_prefix_that_everybody_asks_for_spreads(steps: list[tuple[bool, bool]], policy: Policy) -> None:
     """Open and close legs, all of one prefix or of none: no engine has more than a quarter above its share, and one."""
@@ -66,6 +67,7 @@ prompts = st.lists(st.sampled_from([b"x", b"y", b"z"]), max_size=6).map(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(prompts, st.sampled_from(NAMED)), max_size=40), st.integers(1, 50))
 def test_what_was_sent_is_remembered_up_to_a_bound(steps: list[tuple[list[bytes], str]], capacity: int) -> None:
     memory = PrefixMemory(capacity)

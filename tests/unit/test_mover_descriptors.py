@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("numpy", reason="the mover process needs numpy")
@@ -73,6 +73,7 @@ PAGES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(PAGES)
 def test_exactly_the_asked_bytes_or_nothing(pages: list[tuple[int, int, int]]) -> None:
     wanted = [(at + i, there + i) for at, there, length in pages for i in range(min(length, 5000))]

@@ -6,7 +6,7 @@ import struct
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pegaflow.services.tier.mover.wire import (
     MAX_FRAME_BYTES,
@@ -43,6 +43,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=6), st.integers(1, 40))
 def test_any_cut_of_the_stream_gives_the_same_messages(messages: list[Message], cut: int) -> None:
     stream = b"".join(map(encode, messages))
@@ -92,6 +93,7 @@ def test_metadata_survives_its_envelope() -> None:
     assert Metadata.unpack(METADATA.pack()) == METADATA
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(METADATA.pack()) - 1), st.integers(1, 255))
 def test_one_changed_byte_of_metadata_is_noticed(at: int, flip: int) -> None:
     packed = bytearray(METADATA.pack())
@@ -100,12 +102,14 @@ def test_one_changed_byte_of_metadata_is_noticed(at: int, flip: int) -> None:
         Metadata.unpack(bytes(packed))
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(METADATA.pack()) - 1))
 def test_truncated_metadata_is_noticed(length: int) -> None:
     with pytest.raises(WireBroken):
         Metadata.unpack(METADATA.pack()[:length])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_foreign_metadata_is_refused(data: bytes) -> None:
     with pytest.raises(WireBroken):

@@ -14,7 +14,7 @@ from typing import Any
 from xmlrpc.client import dumps
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pegaflow.common.config import ConfigError, resolve
 from pegaflow.common.loop_watch import LoopWatch
@@ -117,6 +117,7 @@ def test_one_that_cannot_be_killed_is_not_killed_at_every_look() -> None:
     assert restarts[:3] == [False, False, True] and sum(restarts) < 6
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", NO]), st.floats(0.1, 50), st.booleans()), max_size=200))
 def test_restarts_are_never_closer_than_the_pause(steps: list[tuple[str, float, bool]]) -> None:
     script, last, pause = Script(), 0.0, 0.0

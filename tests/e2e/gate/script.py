@@ -21,7 +21,9 @@ MUST_NOT_GROW = (
     "pegaflow_saves_total{no_block_table}",
 )
 LOADED = "pegaflow_pages_loaded_total"
-LOOKUPS_MAY_SAY = frozenset({"hit", "miss", "cancelled"})
+LOOKUPS_MAY_SAY = frozenset({"hit", "miss", "cancelled", "no_tier"})
+NO_TIER = "pegaflow_lookups_total{no_tier}"
+"""Nothing was heard of the tier for 1.2 s: the machine stood still, and what was computed then shows nothing of loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,14 @@ class Replay:
 
     def run(self, phase: Phase) -> int:
         """Returns how many pages were loaded, each counted once."""
-        self.engine.reset()
-        before = self.engine.idle()
-        quiet(self._cluster, self._node)
-        there = names(self._cluster, self._node, self.keys)
-        prefixes = [self._prefix(prompt, there) for prompt in phase.prompts]
-        skipped, grown = self._ask(phase, before)
+        grown = {NO_TIER: 1.0}
+        while NO_TIER in grown:  # the test's own time ends it
+            self.engine.reset()
+            before = self.engine.idle()
+            quiet(self._cluster, self._node)
+            there = names(self._cluster, self._node, self.keys)
+            prefixes = [self._prefix(prompt, there) for prompt in phase.prompts]
+            skipped, grown = self._ask(phase, before)
         cached = [min(pages * self._block_size, len(prompt) - 1) for pages, prompt in zip(prefixes, phase.prompts, strict=True)]
         assert skipped == cached, phase.name
         assert grown.get(LOADED, 0) == self._ranks * sum(prefixes), (phase.name, grown)
