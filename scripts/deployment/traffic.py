@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -16,8 +16,6 @@ from deployment.reference import Expected
 
 BACK_OFF_SECONDS: Final = 0.2
 """A client that was refused asks again so much later."""
-LEAVES: Final = 0.04
-STREAMS: Final = 0.5
 
 
 class Seen(StrEnum):
@@ -43,22 +41,75 @@ class Outcome(NamedTuple):
     text: str
 
 
+class Kind(StrEnum):
+    """How a client asks."""
+
+    PIECE = "in one piece"
+    STREAM = "stream"
+    LEAVER = "leaver"
+    """A stream whose client goes away once it has more than one id."""
+
+
+class Mix(NamedTuple):
+    """`streams`: their share of all requests; `leavers`: theirs of the streams; `least`: so many there are of each kind."""
+
+    streams: float
+    leavers: float
+    least: int = 0
+
+
+MIX: Final = Mix(streams=0.5, leavers=0.04)
+"""Of many requests, nearly all of which are to be compared as a whole."""
+
+
+class Request(NamedTuple):
+    """`case`: its place in the list of those that may be asked."""
+
+    case: int
+    kind: Kind
+
+
+def drawn(cases: int, count: int, seed: int, mix: Mix) -> list[Request]:
+    """`count` requests; a case at the front is asked more often. Raises ValueError for fewer than the mix has at least."""
+    if count < mix.least * len(Kind):
+        raise ValueError(f"{count} requests cannot be {mix.least} of each kind")
+    chance = random.Random(seed)
+    weights = [1 / (rank + 1) for rank in range(cases)]
+    places, kinds = list[int](), list[Kind]()
+    for _ in range(count):
+        places += chance.choices(range(cases), weights)
+        streams, leaves = chance.random() < mix.streams, chance.random() < mix.leavers
+        kinds.append(Kind.PIECE if not streams else Kind.LEAVER if leaves else Kind.STREAM)
+    for kind in Kind:
+        while kinds.count(kind) < mix.least:
+            others = [at for at, other in enumerate(kinds) if kinds.count(other) > mix.least]
+            kinds[chance.choice(others)] = kind
+    return [Request(*one) for one in zip(places, kinds, strict=True)]
+
+
 class Traffic:
     """`clients` at a time, until `count` requests were answered. Use as a context manager: the end waits for all of them,
     unless it is an exception's.
 
-    A refused one, or one without an answer, is an outcome too, but another one is asked in its place: a service that is dead
-    for a minute would use them all up.
+    A refused one, or one without an answer, is an outcome too, but it is asked again: a service that is dead for a minute would
+    use them all up. Who goes away has been answered.
 
-    Half of the requests are streams, some of which are left. Which case is asked when depends on `seed` only; those at the front
-    of the list are asked more often.
+    `requests`: what is asked, in this order; it depends on `seed` and `mix` only.
     """
 
-    def __init__(self, server: Server, expected: Sequence[Expected], count: int, *, clients: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self,
+        server: Server,
+        expected: Sequence[Expected],
+        count: int,
+        *,
+        clients: int = 16,
+        seed: int = 0,
+        mix: Mix = MIX,
+    ) -> None:
         self._server, self._expected = server, expected
-        self._left = count
-        self._random = random.Random(seed)
-        self._weights = [1 / (rank + 1) for rank in range(len(expected))]
+        self.requests = tuple(drawn(len(expected), count, seed, mix))
+        self._next = deque(self.requests)
         self._lock = threading.Lock()
         self._outcomes: list[Outcome] = []
         self._answered = 0
@@ -73,7 +124,8 @@ class Traffic:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             with self._lock:
-                self._left, self._over = 0, True
+                self._over = True
+                self._next.clear()
         self.wait()
 
     def start(self) -> None:
@@ -102,26 +154,28 @@ class Traffic:
         try:
             while True:
                 with self._lock:
-                    if not self._left:
+                    if not self._next:
                         return
-                    self._left -= 1
-                    [expected] = self._random.choices(self._expected, self._weights)
-                    streams, leaves = self._random.random() < STREAMS, self._random.random() < LEAVES
-                outcome = follow(self._server, expected, _leaver(leaves)) if streams else _ask(self._server, expected)
+                    request = self._next.popleft()
+                outcome = self._asked(request)
                 refused = outcome.seen in (Seen.REFUSED, Seen.UNCLEAN, Seen.NO_ANSWER)
                 with self._lock:
                     self._outcomes.append(outcome)
                     self._answered += not refused
-                    self._left += refused and not self._over
+                    if refused and not self._over:
+                        self._next.appendleft(request)
                 if refused:
                     idle.wait(BACK_OFF_SECONDS)
         except BaseException as error:
             self._failure = error
             raise
 
-
-def _leaver(leaves: bool) -> Callable[[Sequence[int]], bool]:
-    return lambda ids: not leaves or len(ids) <= 1
+    def _asked(self, request: Request) -> Outcome:
+        expected = self._expected[request.case]
+        if request.kind is Kind.PIECE:
+            return _ask(self._server, expected)
+        leaves = request.kind is Kind.LEAVER
+        return follow(self._server, expected, lambda ids: not leaves or len(ids) <= 1)
 
 
 def _ask(server: Server, expected: Expected) -> Outcome:

@@ -23,6 +23,7 @@ from deployment.supervision import SERVICES, Supervision
 from deployment.traffic import Outcome, Seen, Traffic
 from environment.complaint import Complaint
 from environment.progress import say
+from failures.beside import REQUESTS, beside
 from failures.chain import TOKENS, WRONG_ANSWER, Chain
 from failures.hold import Hold, Missed
 from failures.left import Left
@@ -31,8 +32,6 @@ from failures.result import Result
 from failures.scenario import ENGINES, How, Phase, Scenario
 from failures.standstill import stands
 
-BESIDE: Final = 6
-"""Requests beside the one that is caught, three at a time."""
 LONG: Final = 1900
 """Of a prompt that is caught in its prefill."""
 MANY: Final = 100
@@ -71,7 +70,7 @@ class Stage:
             wait_all(self._supervision, [*SERVICES, "reference"], self._ports)
             self._common = [self._chain.fresh() for _ in range(8)]
             self._get_whole([])
-            with self._traffic() as early:  # connections and threads that are kept are there before anybody counts
+            with self._traffic(None) as early:  # connections and threads that are kept are there before anybody counts
                 pass
             _all_right(early.wait())
             self._chain.step()
@@ -109,24 +108,24 @@ class Stage:
         wait_until(f"supervisord counts {victim} as started", running, STARTED_SECONDS)
         spares = [self._chain.fresh(), self._chain.fresh()]
         earlier, first = self._chain.only_at_tier_a()
-        beside = self._traffic()
+        others = self._traffic(scenario)
         with ExitStack() as ends, Hold(scenario.phase, self._supervision, self._ports) as hold:
             probe = self._brought(scenario.phase, hold)
             ends.callback(probe.wait)
-            ends.enter_context(beside)
-            wait_until("others are under way", lambda: beside.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
+            ends.enter_context(others)
+            wait_until("others are under way", lambda: others.done() > 0 or self._in_flight() > 1, ANSWER_SECONDS)
             with self._hurt(scenario):
                 hold.release()
             going_on = time.monotonic()
             ready = self._ready_at(victim)
             # Whoever was refused asks again: were nobody answered, this would not end.
-            wait_until("those beside it were answered", lambda: beside.done() >= BESIDE, ANSWER_SECONDS)
-        outcome, others = probe.wait(), Counter(one.seen for one in beside.wait())
+            wait_until("those beside it were answered", lambda: others.done() >= REQUESTS, ANSWER_SECONDS)
+        outcome, seen = probe.wait(), Counter(one.seen for one in others.wait())
         over = time.monotonic()
         self._get_whole(spares)
         whole = time.monotonic() - ready
         found, left = self._chain.found(earlier, first), self._left()
-        return Result(scenario, outcome, others, ready - going_on, max(0.0, over - ready), whole, found, left)
+        return Result(scenario, outcome, seen, ready - going_on, max(0.0, over - ready), whole, found, left)
 
     def _brought(self, phase: Phase, hold: Hold) -> Probe:
         """A request in this phase; one that is over before it is seen is followed by another. Raises Missed."""
@@ -168,8 +167,8 @@ class Stage:
             finally:
                 send(before, signal.SIGCONT)
             return
-        with ThreadPoolExecutor(1) as beside:
-            stopping = beside.submit(self._supervision.stop_one, victim)
+        with ThreadPoolExecutor(1) as executor:
+            stopping = executor.submit(self._supervision.stop_one, victim)
             try:
                 told = lambda: stopping.done() or self._supervision.process(victim).state != "RUNNING"  # noqa: E731
                 wait_until(f"{victim} was told to end", told, STARTED_SECONDS)
@@ -185,10 +184,10 @@ class Stage:
         if not so:
             raise Complaint("not_hurt", f"it cannot be seen that {victim} {what}")
 
-    def _traffic(self) -> Traffic:
+    def _traffic(self, scenario: Scenario | None) -> Traffic:
         """Prompts that nobody has seen, and some that everybody has."""
-        prompts = [*(self._chain.fresh() for _ in range(BESIDE // 2)), *self._common]
-        return Traffic(Server(self._ports.router, ANSWER_SECONDS), prompts, BESIDE, clients=3)
+        prompts = [*(self._chain.fresh() for _ in range(REQUESTS // 2)), *self._common]
+        return beside(Server(self._ports.router, ANSWER_SECONDS), prompts, scenario)
 
     def _ready_at(self, victim: str) -> float:
         """When everybody said to be ready, the victim first. Raises Complaint."""

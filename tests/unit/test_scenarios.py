@@ -7,9 +7,13 @@ from collections import Counter
 
 import pytest
 
-from deployment.http import HttpFailure
+from deployment.answers import Answer
+from deployment.cases import Case
+from deployment.http import HttpFailure, Server
+from deployment.reference import Expected
 from deployment.supervision import SERVICES
-from deployment.traffic import Outcome, Seen, refusal
+from deployment.traffic import Kind, Outcome, Seen, refusal
+from failures.beside import REQUESTS, beside
 from failures.result import COLOURS, Result, Total, Verdict, matrix, picture, total
 from failures.scenario import ALL, ENGINES, How, Phase, Scenario, allowed, allowed_beside
 
@@ -145,3 +149,18 @@ def test_an_error_is_clean_if_it_has_openais_shape_and_blames_nobody(status: int
 def test_a_service_that_is_back_late_is_slow_and_an_engine_is_not() -> None:
     assert Result(TIER, GOOD, found=True, back=11.0).verdict is Verdict.SLOW
     assert Result(Scenario(Phase.QUEUED, "vllm-p", How.STOP), GOOD, found=True, back=60.0).verdict is Verdict.GOOD
+
+
+NOBODY = Expected(Case("x", "/v1/completions", {}), Answer((), (1,), "x", "length", None))
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_beside_each_scenario_somebody_streams_and_somebody_goes_away(scenario: Scenario) -> None:
+    asked = beside(Server(1), [NOBODY] * 11, scenario).requests
+    assert {Kind.PIECE, Kind.STREAM, Kind.LEAVER} == {request.kind for request in asked}
+    assert len(asked) == REQUESTS and asked == beside(Server(1), [NOBODY] * 11, scenario).requests
+
+
+def test_not_the_same_is_asked_beside_each_scenario() -> None:
+    asked = Counter(beside(Server(1), [NOBODY] * 11, scenario).requests for scenario in (None, *ALL))
+    assert len(asked) > len(ALL) * 0.9
