@@ -21,12 +21,13 @@ CLEAN = {"error": {"message": "m", "type": "server_error", "code": "busy"}}
 
 
 class Engine(ThreadingHTTPServer):
-    """Answers every completion with IDS, an id an event; refuses the first `refuses`. `wrong`: an id that is not right."""
+    """Answers every completion with IDS, an id an event; `refuses`: each the first time. `wrong`: an id is not right."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.lock, self.refuses, self.wrong = Lock(), 0, False
-        self.asked: list[str] = []
+        self.lock, self.refuses, self.wrong = Lock(), False, False
+        self.asked: list[tuple[str, bool]] = []
+        """Name, and whether as a stream."""
 
     def handle_error(self, *_: object) -> None:
         """A client that goes away is none."""
@@ -38,8 +39,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
-            self.server.asked.append(body["name"])
-            refused = len(self.server.asked) <= self.server.refuses
+            refused = self.server.refuses and body["name"] not in {name for name, _ in self.server.asked}
+            self.server.asked.append((body["name"], body.get("stream", False)))
         ids = [*IDS[:1], 7, *IDS[2:]] if self.server.wrong else IDS
         self.send_response(503 if refused else 200)
         self.end_headers()
@@ -97,13 +98,14 @@ def test_what_somebody_heard_before_it_went_away_has_to_be_right(engine: Engine)
 
 
 def test_who_is_refused_asks_again_the_same_way(engine: Engine) -> None:
-    engine.refuses = 5
+    engine.refuses = True
     traffic, outcomes = played(engine, Mix(streams=0.5, leavers=0.5, least=1), seed=3)
     seen = Counter(one.seen for one in outcomes)
     leavers = sum(request.kind is Kind.LEAVER for request in traffic.requests)
-    assert seen == {Seen.REFUSED: 5, Seen.LEFT: leavers, Seen.RIGHT: 12 - leavers}
-    answered = Counter(engine.asked[5:])
-    assert answered == Counter(f"case {request.case}" for request in traffic.requests)
+    refused = {request.case for request in traffic.requests}
+    assert seen == {Seen.REFUSED: len(refused), Seen.LEFT: leavers, Seen.RIGHT: 12 - leavers}
+    drawn_ones = Counter((f"case {request.case}", request.kind is not Kind.PIECE) for request in traffic.requests)
+    assert Counter(engine.asked) - drawn_ones == Counter(dict(reversed(engine.asked)).items()), "each once more, as at first"
 
 
 def test_what_is_drawn_depends_on_the_seed_and_keeps_the_shares() -> None:
