@@ -60,15 +60,20 @@ def show(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json
 
 
 def write(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], json_file: Path) -> None:
-    """The JSON, as a whole or not at all: it may be written again and again while a benchmark goes on."""
+    """The JSON; it may be written again and again while a benchmark goes on."""
     document = {
         **head(),
         "rows": [row for rows in tables for row in rows],
         "goals": [asdict(goal) for goal in goals],
     }
-    beside = json_file.with_name(json_file.name + ".new")
-    beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    beside.replace(json_file)
+    put(json_file, json.dumps(document, indent=2) + "\n")
+
+
+def put(file: Path, text: str) -> None:
+    """Written as a whole or not at all."""
+    beside = file.with_name(file.name + ".new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(file)
 
 
 def head() -> dict[str, Any]:

@@ -10,25 +10,24 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 from xmlrpc.client import Fault
 
-from report import Goal, at_most, head, show
-
 from deployment import ports as numbers
 from deployment.http import HttpFailure
 from environment.complaint import EX_UNAVAILABLE, Complaint
 from environment.progress import say
-from failures.result import RECOVERY_SECONDS, Result, matrix, picture, total
+from failures.record import COMPLETE, INTERRUPTED, Record
+from failures.result import Result, total
 from failures.scenario import ALL, ENGINES, How, Scenario
 from failures.stage import Stage
 
 EX_FAILED: Final = 1
 EX_NOT_SURE: Final = 3
 """Nothing is wrong, but a goal was missed: slow, or requests that could not be caught."""
+EX_INTERRUPTED: Final = 130
 
 
 def main() -> int:
@@ -48,37 +47,21 @@ def main() -> int:
         print("chaos: no_scenario: none has such a name; --list shows them", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _terminated)
-    results: list[Result] = []
-
-    def keep(result: Result) -> None:
-        results.append(result)
-        _write(results, asked.json, asked.svg)
-
+    record = Record(len(chosen), asked.json, asked.svg)
+    how, code = "", EX_FAILED
     try:
         with redirect_stdout(sys.stderr):  # the progress; what comes out goes to stdout
-            _play(chosen, keep, asked.logs)
+            _play(chosen, record.keep, asked.logs)
+        how, code = COMPLETE, 0 if all(goal.met for goal in record.goals()) else EX_NOT_SURE
     except (Complaint, HttpFailure, Fault) as error:
         print(f"chaos: {error}", file=sys.stderr)
-        code = EX_UNAVAILABLE
+        how, code = str(error), EX_UNAVAILABLE
     except KeyboardInterrupt:
         print("chaos: interrupted", file=sys.stderr)
-        code = 130
-    else:
-        code = 0 if all(goal.met for goal in goals(results)) else EX_NOT_SURE
+        how, code = INTERRUPTED, EX_INTERRUPTED
     finally:
-        if results:
-            show([[result.row() for result in results], matrix(results)], goals(results), None)
-    return EX_FAILED if total(results).failed else code
-
-
-def goals(results: Sequence[Result]) -> list[Goal]:
-    found = total(results)
-    return [
-        at_most("wrong answers", found.wrong, 0),
-        at_most("scenarios that failed", found.failed, 0),
-        at_most("scenarios that were missed", found.missed, 0),
-        at_most("longest recovery (s)", found.slowest, RECOVERY_SECONDS),
-    ]
+        record.end(how or f"error: {sys.exception()!r}")
+    return EX_FAILED if total(record.results).failed else code
 
 
 def _wanted(scenario: Scenario, words: list[str], *, quick: bool) -> bool:
@@ -98,19 +81,6 @@ def _play(chosen: Sequence[Scenario], keep: Callable[[Result], None], logs: Path
             say(f"    {json.dumps(result.row())}")
             keep(result)
             stage.mend(result)
-
-
-def _write(results: Sequence[Result], file: Path | None, chart: Path | None) -> None:
-    if file is not None:
-        document = {
-            **head(),
-            "rows": [result.row() for result in results],
-            "matrix": matrix(results),
-            "goals": [asdict(goal) for goal in goals(results)],
-        }
-        file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    if chart is not None:
-        chart.write_text(picture(results), encoding="utf-8")
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:

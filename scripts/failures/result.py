@@ -150,15 +150,21 @@ def _cell(result: Result) -> Cell:
 
 
 class Total(NamedTuple):
-    """Of a run. `wrong`: answers; `failed` and `missed`: scenarios; `slowest`: the longest recovery in seconds."""
+    """Of a run. `wrong`: answers; `failed`, `missed` and `slow`: scenarios; `slowest`: the longest recovery in seconds."""
 
     wrong: int
     failed: int
     missed: int
+    slow: int
     slowest: float
 
 
 def total(results: Sequence[Result]) -> Total:
     verdicts = Counter(result.verdict for result in results)
-    slowest = max((result.whole for result in results), default=0.0)
-    return Total(sum(result.wrong for result in results), verdicts[Verdict.FAILED], verdicts[Verdict.MISSED], slowest)
+    return Total(
+        wrong=sum(result.wrong for result in results),
+        failed=verdicts[Verdict.FAILED],
+        missed=verdicts[Verdict.MISSED],
+        slow=verdicts[Verdict.SLOW],
+        slowest=max((result.whole for result in results), default=0.0),
+    )

@@ -111,7 +111,7 @@ def test_verdicts(result: Result, verdict: Verdict, words: str) -> None:
 
 def test_what_was_missed_is_no_fault_and_no_success() -> None:
     results = [Result(TIER, GOOD, found=True, whole=6.0), Result(TIER, missed="missed: …"), Result(TIER)]
-    assert total(results) == Total(wrong=0, failed=1, missed=1, slowest=6.0)
+    assert total(results) == Total(wrong=0, failed=1, missed=1, slow=1, slowest=6.0)
 
 
 def test_every_wrong_answer_counts() -> None:
