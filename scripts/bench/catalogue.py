@@ -3,14 +3,19 @@
     scripts/bench/catalogue [--quick] [--rounds 5] [--no-mooncake] [--json FILE] [--svg FOLDER]
 
 locate      1, 64, 512 and 1,000 known keys per request, from 1 and 8 clients, each a Python process that asks and waits:
-            pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns; medians over the rounds. "echo" is the question
-            of pegaflow's client sent back unread by a bare ROUTER: the part of the time that is the sockets'
-insert      and remove, 1, 64 and 1,000 keys per request: pegaflow by the deltas of 1 and 8 tiers until the metaserver shows the
-            last key, Redis by `MSET` and `DEL`. Not Mooncake: its keys come with bytes
+            pegaflow `locate`, Redis `MGET`, Mooncake `batch_is_exist`, in turns: who was first is last in the next round; medians
+            over the rounds. redis-py reads with hiredis, or does not start. "echo" is the question of pegaflow's client sent back
+            unread by a bare ROUTER: the part of the time that is the sockets'
+insert      and remove, 1, 64 and 1,000 keys per request, in turns as well: pegaflow by the deltas of 1 and 8 tiers until the
+            metaserver shows the last key, up to 256 of them on their way; Redis by `MSET` and `DEL`, one answered before the next
+            is sent ("redis blocking") and in pipelines of 256 without an answer ("redis pipelined", which is like ours). Not
+            Mooncake: its keys come with bytes
 memory      resident bytes per key at 1 and 5 million keys, pegaflow and Redis
 farewell    the longest locate of 64 keys while a node with a million keys leaves
 
+What a catalogue calls the keys is made before its clock starts.
 All share this machine's cores, load generators too: with 8 clients they and the server take turns on two cores here.
+Exit codes: 0 all goals are met, 3 one is missed or Mooncake is left out though --no-mooncake does not say so.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import shutil
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +36,8 @@ from catalogue_mooncake import MooncakeMaster
 from children import Children, free_port
 from drawn import Bars, draw_bars
 from helper import Helper
-from report import Goal, at_least, at_most, show
+from private_venv import Missing
+from report import Goal, at_least, at_most, ended, left_out, show
 
 from charts.lines import Axis
 
@@ -39,7 +46,8 @@ LOCATE_KEYS = (1, 64, 512, 1000)
 CHANGE_KEYS = (1, 64, 1000)
 CLIENTS = (1, 8)
 STORES = ("pegaflow", "echo", "redis", "mooncake")
-CHANGED = [f"{name} {what} Mkeys/s" for what in ("put", "remove") for name in ("pegaflow", "redis")]
+OURS, BLOCKING, PIPELINED = "pegaflow", "redis blocking", "redis pipelined"
+CHANGED = [f"{name} {what} Mkeys/s" for what in ("put", "remove") for name in (OURS, BLOCKING, PIPELINED)]
 CHARTS = (
     Bars(
         "catalogue_locate",
@@ -95,10 +103,33 @@ def resident(pid: int) -> int:
     raise SystemExit(f"process {pid} is gone")
 
 
+def turned(names: Iterable[str], number: int) -> list[str]:
+    """In the order of that round: who was first is last in the next one."""
+    names = list(names)
+    shift = number % len(names)
+    return names[shift:] + names[:shift]
+
+
+def others(catalogues: Iterable[str]) -> list[str]:
+    """Those that ours is compared with."""
+    return [name for name in catalogues if name not in (OURS, "echo")]
+
+
 def together(helpers: list[Helper], **what: Any) -> list[dict[str, Any]]:
     for seed, helper in enumerate(helpers):
         helper.order(**what, seed=seed)
     return [helper.answer() for helper in helpers]
+
+
+def beside_mooncake(machine: Machine, *, wanted: bool) -> tuple[MooncakeMaster | None, str]:
+    """Its master, or why there is none."""
+    if not wanted:
+        return None, "--no-mooncake"
+    try:
+        return MooncakeMaster.run(machine.spawn, free_port), ""
+    except Missing as missing:
+        print(f"Mooncake is left out: {missing}", flush=True)
+        return None, str(missing)
 
 
 def mooncakes(machine: Machine, mooncake: MooncakeMaster) -> list[Helper]:
@@ -126,9 +157,9 @@ def locates(catalogues: dict[str, list[Helper]], rounds: int, seconds: float) ->
         for keys in LOCATE_KEYS:
             rates: dict[str, list[float]] = {name: [] for name in catalogues}
             p50: dict[str, list[float]] = {name: [] for name in catalogues}
-            for _ in range(rounds):
-                for name, helpers in catalogues.items():
-                    answers = together(helpers[:clients], do="locate", keys=keys, of=KNOWN, seconds=seconds)
+            for number in range(rounds):
+                for name in turned(catalogues, number):
+                    answers = together(catalogues[name][:clients], do="locate", keys=keys, of=KNOWN, seconds=seconds)
                     rates[name].append(sum(answer["requests"] / answer["busy_s"] for answer in answers))
                     p50[name].append(statistics.median(answer["p50"] for answer in answers))
             row: dict[str, Any] = {"locate keys": keys, "clients": clients}
@@ -141,28 +172,32 @@ def locates(catalogues: dict[str, list[Helper]], rounds: int, seconds: float) ->
                     at_most(f"locate of {keys} keys, p50 us", statistics.median(p50["pegaflow"]), {64: 150, 512: 350}[keys])
                 )
             if clients == 1 and keys == 512:
-                for name in catalogues.keys() - {"pegaflow", "echo"}:
+                for name in others(catalogues):
                     ratio = statistics.median(theirs / ours for theirs, ours in zip(p50[name], p50["pegaflow"], strict=True))
                     goals.append(at_least(f"locate of 512 keys: {name}'s time / pegaflow's, round by round", ratio, 1.0))
     return rows, goals
 
 
-def changes(tiers: list[Helper], redis: list[Helper], count: int, rounds: int) -> list[dict[str, Any]]:
+def changes(sides: Mapping[str, list[Helper]], count: int, rounds: int) -> list[dict[str, Any]]:
+    """`sides`: :data:`CHANGED` has their names."""
     rows = []
     for clients in CLIENTS:
         for keys in CHANGE_KEYS:
-            found: dict[str, list[float]] = {}
+            found: dict[str, list[float]] = {name: [] for name in CHANGED}
             each = ROWS if keys == 1 else max(ROWS, count // clients // ROWS * ROWS)
-            for _ in range(rounds):
-                for what in ("put", "remove"):
-                    for name, helpers in (("pegaflow", tiers), ("redis", redis)):
+            for number in range(rounds):
+                for name in turned(sides, number):
+                    helpers = sides[name][:clients]
+                    for place, helper in enumerate(helpers):
+                        helper.do(do="prepare", count=each, **{"from": (1000 + 100 * place) * ROWS})
+                    for what in ("put", "remove"):  # before the next side: both ways to ask Redis share its keys
                         began = time.perf_counter()
-                        for number, helper in enumerate(helpers[:clients]):
-                            helper.order(do=what, keys=keys, count=each, **{"from": (1000 + 100 * number) * ROWS})
-                        for helper in helpers[:clients]:
+                        for helper in helpers:
+                            helper.order(do=what, keys=keys)
+                        for helper in helpers:
                             helper.answer()
                         rate = each * clients / (time.perf_counter() - began) / 1e6
-                        found.setdefault(f"{name} {what} Mkeys/s", []).append(rate)
+                        found[f"{name} {what} Mkeys/s"].append(rate)
             medians = {name: statistics.median(values) for name, values in found.items()}
             rows.append({"change keys": keys, "clients": clients, **medians})
     return rows
@@ -185,7 +220,8 @@ def memory(sizes: list[int]) -> tuple[list[dict[str, Any]], list[Goal]]:
             before = resident(pid)
             step = 64
             for first in range(0, chunks, step):
-                client.do(do="put", keys=1000, count=min(step, chunks - first) * ROWS, **{"from": first * ROWS})
+                client.do(do="prepare", count=min(step, chunks - first) * ROWS, **{"from": first * ROWS})
+                client.do(do="put", keys=1000)
             row["redis bytes/key"] = (resident(pid) - before) / (chunks * ROWS)
             rows.append(row)
             goals.append(at_most(f"bytes per key and owner at {million} million keys", bytes_per_key, 150))
@@ -233,29 +269,31 @@ def main() -> int:
         _, redis = machine.redis()
         echo = machine.echo()
         tiers = [machine.tier(f"t{n}", metaserver) for n in range(max(CLIENTS))]
-        catalogues = {
-            "pegaflow": [machine.client("pegaflow", metaserver) for _ in range(max(CLIENTS))],
-            "echo": [machine.client("echo", echo) for _ in range(max(CLIENTS))],
-            "redis": [machine.client("redis", redis) for _ in range(max(CLIENTS))],
-        }
-        mooncake = None if arguments.no_mooncake else MooncakeMaster.start(machine.spawn, free_port)
-        for helper in [*tiers, *(client for clients in catalogues.values() for client in clients)]:
+        ends = {OURS: metaserver, "echo": echo, "redis": redis}
+        catalogues = {name: [machine.client(name, at) for _ in range(max(CLIENTS))] for name, at in ends.items()}
+        pipelines = [machine.client("pipelined", redis) for _ in range(max(CLIENTS))]
+        mooncake, why = beside_mooncake(machine, wanted=not arguments.no_mooncake)
+        for helper in [*tiers, *pipelines, *(client for clients in catalogues.values() for client in clients)]:
             helper.ready()
         if mooncake is not None:
             catalogues["mooncake"] = mooncakes(machine, mooncake)
         tiers[0].do(do="hold", chunks=KNOWN // ROWS, first=0)
-        for name in catalogues.keys() - {"pegaflow", "echo"}:
-            catalogues[name][0].do(do="put", keys=500, count=KNOWN, **{"from": 0})
+        for name in others(catalogues):
+            catalogues[name][0].do(do="prepare", count=KNOWN, **{"from": 0})
+            catalogues[name][0].do(do="put", keys=500)
         rows, met = locates(catalogues, rounds, seconds)
         tables.append(rows)
         goals += met
-        tables.append(changes(tiers, catalogues["redis"], 10 * ROWS if arguments.quick else 40 * ROWS, rounds))
+        sides = {OURS: tiers, BLOCKING: catalogues["redis"], PIPELINED: pipelines}
+        tables.append(changes(sides, 10 * ROWS if arguments.quick else 40 * ROWS, rounds))
+        about = [{"peer": name, "as": catalogues[name][0].do(do="about")["about"]} for name in others(catalogues)]
     for rows, met in (farewell(1_000_000 // ROWS), memory([1] if arguments.quick else [1, 5])):
         tables.append(rows)
         goals += met
-    show(tables, goals, arguments.json)
+    tables += [about, left_out({"mooncake": why} if why else {})]
+    show([table for table in tables if table], goals, arguments.json)
     draw_bars(tables, CHARTS, arguments.svg)
-    return 0
+    return ended(goals, missing=bool(why) and not arguments.no_mooncake)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """One client of a catalogue, in a process of its own, told what to do by lines on stdin. Needs only what its own catalogue needs:
 Mooncake's runs in an environment without pegaflow.
 
-    catalogue_client.py pegaflow|echo|redis|mooncake ENDPOINT…       ready ▶ stdout
+    catalogue_client.py pegaflow|echo|redis|pipelined|mooncake ENDPOINT…       ready ▶ stdout
     stdin:  {"do": "locate", "keys": 64, "of": 100000, "seconds": 0.5}      ▶ {"requests": n, "micros": [p50 …]}
             {"do": "longest", …}                                                 ▶ {"longest_ms": [… the longest last]}
-            {"do": "put", "keys": 64, "from": 0, "count": 6400}             ▶ {"seconds": s}; also "remove"
+            {"do": "prepare", "from": 0, "count": 8192}                     the keys that are meant from now on; not timed
+            {"do": "put", "keys": 64}                                       ▶ {"seconds": s}; also "remove"
+            {"do": "about"}                                                 ▶ {"about": "who answers, and who reads the answers"}
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any, Protocol
 
+from catalogue_mooncake import PACKAGE
 from report import percentile
 
 KEY_BYTES = 48
 ROWS = 4096
+WINDOW = 256
+"""Changes on their way without an answer, of a tier (PUB drops what a queue cannot take) and of a Redis pipeline."""
 
 
 def chunk(number: int) -> list[bytes]:
@@ -38,16 +44,37 @@ def some(of: int, count: int, seed: int) -> Iterator[list[bytes]]:
 
 
 class Catalogue(Protocol):
-    """`locate` returns how many of the keys are known."""
+    """Everything but `about` and `names` is timed. `locate` returns how many of the keys are known."""
 
-    def locate(self, keys: list[bytes]) -> int: ...
+    def about(self) -> str:
+        """Versions."""
+        ...
 
-    def put(self, keys: list[bytes]) -> None: ...
+    def names(self, keys: list[bytes]) -> list[Any]:
+        """What this catalogue calls the keys; the others take these."""
+        ...
 
-    def remove(self, keys: list[bytes]) -> None: ...
+    def locate(self, keys: list[Any]) -> int: ...
+
+    def put(self, keys: list[Any]) -> None: ...
+
+    def remove(self, keys: list[Any]) -> None: ...
+
+    def settle(self) -> None:
+        """Returns once all that was put and removed is answered."""
+        ...
 
 
-class Pegaflow:
+class AsTheyAre:
+    """Keys are their own names, and every call returns with its answer."""
+
+    def names(self, keys: list[bytes]) -> list[Any]:
+        return keys
+
+    def settle(self) -> None: ...
+
+
+class Pegaflow(AsTheyAre):
     def __init__(self, endpoint: str) -> None:
         from pegaflow.common.bus.sockets import SocketFactory
         from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
@@ -62,6 +89,9 @@ class Pegaflow:
 
         self._send = send
         self._read: Callable[[list[bytes]], Any] = lambda frames: open_envelope(frames, ReplyHeader).message()
+
+    def about(self) -> str:
+        return "this checkout"
 
     def locate(self, keys: list[bytes]) -> int:
         self._send(keys)
@@ -82,11 +112,21 @@ class Echo(Pegaflow):
         return len(keys)
 
 
-class Redis:
+class Redis(AsTheyAre):
+    """One command at a time. Ends the process where replies would be read in Python: that would be a figure of redis-py's."""
+
     def __init__(self, endpoint: str) -> None:
         import redis
 
         self._client = redis.Redis(unix_socket_path=endpoint) if endpoint.startswith("/") else redis.Redis(port=int(endpoint))
+        self._parser = type(self._client.connection_pool.make_connection()._parser).__name__
+        if "Hiredis" not in self._parser:
+            raise SystemExit(f"redis-py reads replies with {self._parser}: hiredis is missing (configs/requirements-dev.txt)")
+
+    def about(self) -> str:
+        said = self._client.info("server")
+        server = f"{said.get('server_name', 'redis')} {said.get('valkey_version', said['redis_version'])}"
+        return f"{server} on a unix socket, redis-py {version('redis')}, hiredis {version('hiredis')} ({self._parser})"
 
     def locate(self, keys: list[bytes]) -> int:
         return len(keys) - self._client.mget(keys).count(None)
@@ -98,7 +138,33 @@ class Redis:
         self._client.delete(*keys)
 
 
-class Mooncake:
+class PipelinedRedis(Redis):
+    """As many commands without an answer as a tier has deltas."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self._pipeline = self._client.pipeline(transaction=False)
+
+    def put(self, keys: list[bytes]) -> None:
+        self._pipeline.mset(dict.fromkeys(keys, b"1"))
+        self._sent()
+
+    def remove(self, keys: list[bytes]) -> None:
+        self._pipeline.delete(*keys)
+        self._sent()
+
+    def _sent(self) -> None:
+        if len(self._pipeline) == WINDOW:
+            self.settle()
+
+    def settle(self) -> None:
+        """Raises redis.RedisError if one of them failed."""
+        self._pipeline.execute()
+
+
+class Mooncake(AsTheyAre):
+    """Its keys are texts."""
+
     def __init__(self, master: str, own: str, segment_mib: str) -> None:
         from mooncake.store import MooncakeDistributedStore
 
@@ -106,17 +172,23 @@ class Mooncake:
         if self._store.setup(own, "P2PHANDSHAKE", int(segment_mib) << 20, 16 << 20, "tcp", "", master):
             raise SystemExit("mooncake refuses")
 
-    def locate(self, keys: list[bytes]) -> int:
-        return int(sum(self._store.batch_is_exist([key.hex() for key in keys])))
+    def about(self) -> str:
+        return PACKAGE
 
-    def put(self, keys: list[bytes]) -> None:
+    def names(self, keys: list[bytes]) -> list[Any]:
+        return [key.hex() for key in keys]
+
+    def locate(self, keys: list[str]) -> int:
+        return int(sum(self._store.batch_is_exist(keys)))
+
+    def put(self, keys: list[str]) -> None:
         """Of the least that can be put: one byte."""
-        if self._store.put_batch([key.hex() for key in keys], [b"1"] * len(keys)):
+        if self._store.put_batch(keys, [b"1"] * len(keys)):
             raise SystemExit("mooncake does not take it")
 
-    def remove(self, keys: list[bytes]) -> None:
+    def remove(self, keys: list[str]) -> None:
         for key in keys:
-            self._store.remove(key.hex())
+            self._store.remove(key)
 
 
 def locate(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int) -> dict[str, Any]:
@@ -124,7 +196,7 @@ def locate(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int) 
     times: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        question = next(questions)
+        question = catalogue.names(next(questions))
         began = time.perf_counter()
         known = catalogue.locate(question)
         times.append((time.perf_counter() - began) * 1e6)
@@ -143,7 +215,7 @@ def longest(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        question = next(questions)
+        question = catalogue.names(next(questions))
         began = time.perf_counter()
         catalogue.locate(question)
         times.append((time.perf_counter() - began) * 1e3)
@@ -151,28 +223,48 @@ def longest(catalogue: Catalogue, keys: int, of: int, seconds: float, seed: int)
     return {"longest_ms": sorted(times)[-10:]}
 
 
-def change(call: Callable[[list[bytes]], None], keys: int, first: int, count: int) -> dict[str, Any]:
-    """All of the `count` keys from `first` on (multiples of ROWS), `keys` per request."""
-    every = [key for number in range(first // ROWS, (first + count) // ROWS) for key in chunk(number)]
+def prepared(first: int, count: int) -> list[bytes]:
+    """`count` keys from `first` on, multiples of ROWS."""
+    return [key for number in range(first // ROWS, (first + count) // ROWS) for key in chunk(number)]
+
+
+def change(catalogue: Catalogue, what: str, keys: int, names: list[Any]) -> dict[str, Any]:
+    """All of the names, `keys` per request."""
+    call: Callable[[list[Any]], None] = getattr(catalogue, what)
     began = time.perf_counter()
-    for at in range(0, len(every), keys):
-        call(every[at : at + keys])
+    for at in range(0, len(names), keys):
+        call(names[at : at + keys])
+    catalogue.settle()
     return {"seconds": time.perf_counter() - began}
 
 
+KINDS: dict[str, Callable[..., Catalogue]] = {
+    "pegaflow": Pegaflow,
+    "echo": Echo,
+    "redis": Redis,
+    "pipelined": PipelinedRedis,
+    "mooncake": Mooncake,
+}
+
+
 def main() -> None:
-    kinds: dict[str, Callable[..., Catalogue]] = {"pegaflow": Pegaflow, "echo": Echo, "redis": Redis, "mooncake": Mooncake}
-    catalogue = kinds[sys.argv[1]](*sys.argv[2:])
+    catalogue = KINDS[sys.argv[1]](*sys.argv[2:])
+    names: list[Any] = []
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
+        answer: dict[str, Any] = {}
         match order["do"]:
             case "locate":
                 answer = locate(catalogue, order["keys"], order["of"], order["seconds"], order["seed"])
             case "longest":
                 answer = longest(catalogue, order["keys"], order["of"], order["seconds"], order["seed"])
+            case "prepare":
+                names = catalogue.names(prepared(order["from"], order["count"]))
             case "put" | "remove" as what:
-                answer = change(getattr(catalogue, what), order["keys"], order["from"], order["count"])
+                answer = change(catalogue, what, order["keys"], names)
+            case "about":
+                answer = {"about": catalogue.about()}
             case other:
                 raise SystemExit(f"what is {other}?")
         print("answer", json.dumps(answer), flush=True)

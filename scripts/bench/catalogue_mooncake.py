@@ -26,15 +26,6 @@ class MooncakeMaster(NamedTuple):
     pid: int
 
     @classmethod
-    def start(cls, spawn: Callable[..., subprocess.Popen[bytes]], port: Callable[[], int]) -> MooncakeMaster | None:
-        """None, with a line that says why, where it cannot be had."""
-        try:
-            return cls.run(spawn, port)
-        except Missing as why:
-            print(f"mooncake_master is left out: {why}", flush=True)
-            return None
-
-    @classmethod
     def run(cls, spawn: Callable[..., subprocess.Popen[bytes]], port: Callable[[], int], *flags: str) -> MooncakeMaster:
         """Installs it on first use. `flags`: on top of where it listens. Raises Missing."""
         programs = _installed()

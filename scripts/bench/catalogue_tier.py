@@ -2,10 +2,11 @@
 
     catalogue_tier.py NODE METASERVER           ready ▶ stdout, once the metaserver's copy is whole
     stdin:  {"do": "hold", "chunks": 245, "first": 0}       catalogue_client.chunk(first) … are sealed; a snapshot tells it
-            {"do": "put" | "remove", "keys": 64, "from": 0, "count": 8192}       deltas, as fast as they are applied ▶ seconds
+            {"do": "prepare", "from": 0, "count": 8192}             the keys that are meant from now on; not timed
+            {"do": "put" | "remove", "keys": 64}                    deltas, as fast as they are applied ▶ seconds
             {"do": "bye"}
 
-It keeps no keys: they follow from their number.
+It keeps no keys but prepared ones: they follow from their number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 from typing import Any
 
-from catalogue_client import ROWS, chunk
+from catalogue_client import WINDOW, chunk, prepared
 from pegaflow.common import clock
 from pegaflow.common.bus.events import CATALOGUE, EventPublisher
 from pegaflow.common.bus.rpc import Request, RpcClient, RpcServer
@@ -27,7 +28,6 @@ from pegaflow.common.wire.errors import ErrorCode
 from pegaflow.common.wire.messages.catalogue import GONE, SEALED, Bye, CatalogueBeat, Delta, Hello, Locate, Sync, SyncChunk
 
 SIZE = 1 << 20
-WINDOW = 256  # deltas on their way: PUB drops what a queue cannot take
 
 
 class Tier:
@@ -77,8 +77,7 @@ class Tier:
         answer = await self._metaserver.request(Locate("bench", keys, wait_ms, wait_ms > 0), 60.0)
         return SEALED in answer.states
 
-    async def change(self, what: str, keys: int, first: int, count: int) -> dict[str, Any]:
-        every = [key for number in range(first // ROWS, (first + count) // ROWS) for key in chunk(number)]
+    async def change(self, what: str, keys: int, every: list[bytes]) -> dict[str, Any]:
         state = SEALED if what == "put" else GONE
         began = time.perf_counter()
         for sent, at in enumerate(range(0, len(every), keys)):
@@ -110,14 +109,18 @@ async def serve(node: str, metaserver: str) -> None:
     beats = loop.create_task(tier.beat())
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb"))
+    every: list[bytes] = []
     print("ready", flush=True)
     while line := await reader.readline():
         order = json.loads(line)
+        answer: dict[str, Any] = {}
         match order["do"]:
             case "hold":
                 answer = await tier.hold(order["chunks"], order["first"])
+            case "prepare":
+                every = prepared(order["from"], order["count"])
             case "put" | "remove" as what:
-                answer = await tier.change(what, order["keys"], order["from"], order["count"])
+                answer = await tier.change(what, order["keys"], every)
             case "bye":
                 beats.cancel()
                 answer = await tier.bye()
