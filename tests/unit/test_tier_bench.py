@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from bench.tiers.figures import Rounds, Span
 from bench.tiers.rows import THEIR_GET, THEIR_PUT, disk_row, left_out, transfer_row
 
 MIB = 1 << 20
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 
 
 def test_a_rate_is_that_of_the_median_round() -> None:
@@ -84,6 +87,24 @@ def test_a_row_has_the_peer_only_where_it_was_measured() -> None:
     }
 
 
+def test_every_goal_names_the_transports_and_one_is_of_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory over TCP says little of the stores; TCP over TCP does."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    figures, transfer = importlib.import_module("tiers.figures"), importlib.import_module("tiers.transfer")
+    rounds = figures.Rounds(MIB)
+    for way, seconds in (("put", 2.0), ("get", 2.0), ("mover get", 4.0), ("tcp get", 8.0)):
+        rounds.add(way, figures.Span(0.0, seconds, 64))
+    assert transfer.transfer_goals(MIB, rounds) == []
+    rounds.add(THEIR_PUT, figures.Span(0.0, 8.0, 64))
+    rounds.add(THEIR_GET, figures.Span(0.0, 4.0, 64))
+    assert [(goal.name, goal.value, goal.met) for goal in transfer.transfer_goals(MIB, rounds)] == [
+        ("1024 KiB, put / mooncake put: shared memory over TCP", 4.0, True),
+        ("1024 KiB, get / mooncake get: shared memory over TCP", 2.0, True),
+        ("1024 KiB, mover get / mooncake get: cma over TCP", 1.0, False),
+        ("1024 KiB, tcp get / mooncake get: TCP over TCP", 0.5, False),
+    ]
+
+
 def test_a_disk_row_says_how_the_disk_was_used() -> None:
     rounds = Rounds(MIB)
     for way, seconds in (("write", 2.0), ("read", 1.0), ("dd write", 1.0), ("dd read", 3.0)):
@@ -110,7 +131,7 @@ def test_a_page_with_another_byte_or_of_another_key_is_found() -> None:
 
 
 def test_goals_that_are_left_out_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    monkeypatch.syspath_prepend(str(BENCH))
     tier, missing = importlib.import_module("tier"), importlib.import_module("private_venv").Missing
 
     def cannot_be_had(*_: object) -> None:
@@ -121,3 +142,24 @@ def test_goals_that_are_left_out_are_named(monkeypatch: pytest.MonkeyPatch) -> N
         rows, about, goals = tier.transfer_rows((), 1, asked, iter(range(9)))
         assert (rows, about, goals) == ([], [left_out(why)], [])
     assert "goals" in left_out(why)["left out"] and left_out("a\nb")["because"] == "a"
+
+
+@pytest.mark.parametrize("asked, why, code", [((), "cannot be had", 3), (("--no-mooncake",), "--no-mooncake", 0)])
+def test_who_asked_for_mooncake_and_did_not_get_it_hears_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: tuple[str, ...], why: str, code: int
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    tier, out = importlib.import_module("tier"), tmp_path / "out.json"
+    monkeypatch.setattr(tier, "transfer_rows", lambda *_: ([{"put/get page_KiB": 64}], [left_out(why)], []))
+    monkeypatch.setattr(sys, "argv", ["tier", "--only", "transfer", *asked, "--json", str(out)])
+    assert tier.main() == code
+    assert left_out(why) in json.loads(out.read_text())["rows"]
+
+
+def test_a_goal_that_is_missed_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    tier, report = importlib.import_module("tier"), importlib.import_module("report")
+    found = [report.at_least("64 KiB, put / mooncake put", 1.5, 2.0)]
+    monkeypatch.setattr(tier, "transfer_rows", lambda *_: ([{"put/get page_KiB": 64}], [{"peer": "mooncake"}], found))
+    monkeypatch.setattr(sys, "argv", ["tier", "--only", "transfer"])
+    assert tier.main() == 3

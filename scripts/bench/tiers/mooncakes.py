@@ -64,4 +64,4 @@ class Mooncakes(NamedTuple):
     def row() -> dict[str, str]:
         """For the report: what was measured."""
         settings = " ".join(f"{name}={value}" for name, value in SETTINGS.items())
-        return {"peer": PACKAGE, "path": f"batch_put_from, batch_get_into, registered memory, tcp, {settings}"}
+        return {"peer": "mooncake", "as": f"{PACKAGE}: batch_put_from, batch_get_into, registered memory, tcp, {settings}"}

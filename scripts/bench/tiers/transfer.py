@@ -26,6 +26,13 @@ from tiers.rows import COPY, LOCAL, MOVER, MOVER_TCP, PUT, THEIR_GET, THEIR_PUT
 
 GOAL = 2.0
 TCP = ("--ucx-tls", "tcp")
+COMPARED = (
+    (PUT, THEIR_PUT, "shared memory over TCP"),
+    (LOCAL, THEIR_GET, "shared memory over TCP"),
+    (MOVER, THEIR_GET, "cma over TCP"),
+    (MOVER_TCP, THEIR_GET, "TCP over TCP"),
+)
+"""Of ours, of Mooncake's, and the transports of both. cma is what UCX chooses between processes of one machine."""
 FETCHED = 4
 """Batches in the pools that are fetched into."""
 WARM = FETCHED + 1
@@ -88,7 +95,8 @@ def _theirs(writer: Clients, reader: Clients) -> Turn:
 
 
 def transfer_goals(page_bytes: int, found: Rounds) -> list[Goal]:
+    """The last one is of the same transport on both sides; the others are of what each has on one machine."""
     if THEIR_PUT not in found:
         return []
-    pairs = ((PUT, THEIR_PUT), (LOCAL, THEIR_GET), (MOVER, THEIR_GET))
-    return [at_least(f"{page_bytes >> 10} KiB: {way} / {other}", found.ratio(way, other), GOAL) for way, other in pairs]
+    size = f"{page_bytes >> 10} KiB"
+    return [at_least(f"{size}, {way} / {other}: {by}", found.ratio(way, other), GOAL) for way, other, by in COMPARED]
