@@ -12,6 +12,8 @@ memory     resident bytes of the mixed and of the first-token router after a war
 
 "Added" is p50 through a router minus p50 of the backend alone in the same round. Split requests ask two backends, and that is
 in what they add. Every router has to give right answers first, and an answer with fewer or more events ends the benchmark.
+
+Exit codes: 0 all goals are met, 3 one is missed or a peer is left out though --no-peers does not say so.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, Final
 from children import Children
 from drawn import Bars, draw_bars
 from helper import Helper
-from report import Goal, show
+from report import Goal, ended, left_out, show
 from routers.aims import goals, memory_goal
 from routers.figures import Rounds, Span
 from routers.memory import memory
@@ -79,7 +81,7 @@ def main() -> int:
     met: list[Goal] = []
     whole, streamed = (Question(arguments.endpoint, stream, arguments.tokens) for stream in (False, True))
     with Children() as children:
-        sides, missing = start_sides(children, [whole, streamed], peers=not arguments.no_peers)
+        sides, missing, about = start_sides(children, [whole, streamed], peers=not arguments.no_peers)
         load = children.helper([sys.executable, "-m", "routers.load"]).ready()
         for question in (whole, streamed) if "load" in parts else ():
             table: list[dict[str, Any]] = []
@@ -97,10 +99,10 @@ def main() -> int:
                 met.append(memory_goal(side.name, row["bytes/request"]))
                 print(f"  memory of {side.name}: done", flush=True)
         tables.append(table)
-    tables.append([{"left out": name, "because": why} for name, why in missing.items()])
+    tables += [[{"peer": name, "as": text} for name, text in about.items()], left_out(missing)]
     show([table for table in tables if table], met, arguments.json)
     draw_bars(tables, CHARTS, arguments.svg)
-    return 0
+    return ended(met, missing=bool(missing) and not arguments.no_peers)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from bench.routers.question import Question
 from bench.routers.rows import ALONE, OURS, THEIRS, memory_row, rows
 from bench.routers.words import FIRST_ID, text
 
+BENCH = Path(__file__).parents[2] / "scripts" / "bench"
 CHAT = Question("chat", True, 5)
 
 
@@ -142,3 +147,66 @@ def test_the_slope_is_what_a_request_leaves_behind() -> None:
     assert memory_row(OURS, 5, points)["bytes/request"] == pytest.approx(100.0)
     with pytest.raises(ValueError):
         slope(points[:1])
+
+
+@pytest.mark.parametrize(
+    "missing, asked, added_ms, code",
+    [
+        ({}, (), 1.0, 0),
+        ({}, (), 2.0, 3),
+        ({"nginx": "not installed (apt-get install nginx)\nand more"}, (), 1.0, 3),
+        ({"nginx": "--no-peers"}, ("--no-peers",), 1.0, 0),
+    ],
+)
+def test_peers_that_are_there_have_versions_and_others_their_reasons(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missing: dict[str, str], asked: tuple[str, ...], added_ms: float, code: int
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    router, report = importlib.import_module("router"), importlib.import_module("report")
+
+    class Nobody:
+        """Instead of processes."""
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def helper(self, *_: object) -> Any:
+            return self
+
+        def ready(self) -> Any:
+            return self
+
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(router, "Children", Nobody)
+    monkeypatch.setattr(router, "start_sides", lambda *_, **__: ([], missing, {THEIRS: "vllm-router==0.1.17"}))
+    monkeypatch.setattr(router, "loads", lambda *_: None)
+    monkeypatch.setattr(router, "rows", lambda *_: [])
+    monkeypatch.setattr(router, "goals", lambda *_: [report.at_most("added p50, ms", added_ms, 1.5)])
+    monkeypatch.setattr(sys, "argv", ["router", "--only", "load", *asked, "--json", str(out)])
+    assert router.main() == code
+    rows_found = json.loads(out.read_text())["rows"]
+    assert {"peer": THEIRS, "as": "vllm-router==0.1.17"} in rows_found
+    assert [row for row in rows_found if "left out" in row] == report.left_out(missing)
+
+
+def test_peers_versions_are_those_that_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    sides = importlib.import_module("routers.sides")
+    program = tmp_path / "nginx"
+    program.write_text("#!/bin/sh\necho 'nginx version: nginx/1.22.1' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(importlib.import_module("routers.nginx"), "_program", lambda: program)
+    assert sides.VERSIONS["nginx"]() == "nginx/1.22.1" and "==" in sides.VERSIONS[THEIRS]()
+
+
+def test_peers_that_nobody_wants_are_left_out_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    sides = importlib.import_module("routers.sides")
+    monkeypatch.setattr(sides, "_backend", lambda _: 1)
+    monkeypatch.setattr(sides, "_check", lambda *_: None)
+    monkeypatch.setattr(sides, "start_pegaflow_router", lambda *_, **__: 1)
+    found, missing, about = sides.start_sides(None, [], peers=False)
+    assert [side.name for side in found][:2] == [ALONE, OURS] and about == {}
+    assert set(missing.values()) == {"--no-peers"} and {"nginx", THEIRS} < set(missing)

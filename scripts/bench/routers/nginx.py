@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,12 @@ def start_nginx(children: Children, port: int, backend: int) -> int:
     user = "user root;" if os.geteuid() == 0 else ""
     config.write_text(_CONFIG.format(user=user, folder=children.folder, port=port, backend=backend))
     return children.spawn([str(_program()), "-p", str(children.folder), "-c", str(config)], log="nginx.log").pid
+
+
+def nginx_version() -> str:
+    """Raises Missing."""
+    done = subprocess.run([_program(), "-v"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return done.stderr.strip().removeprefix("nginx version: ")
 
 
 def _program() -> Path:

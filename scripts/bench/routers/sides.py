@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 from children import Children, free_port
 from private_venv import Missing
 
-from routers.nginx import start_nginx
+from routers.nginx import nginx_version, start_nginx
 from routers.pegaflow_router import start_pegaflow_router
 from routers.question import Question
 from routers.rows import ALONE, NGINX, OURS, OURS_FIRST, OURS_PD, PEERS, THEIRS, THEIRS_PD
-from routers.vllm_router import start_vllm_router
+from routers.vllm_router import PACKAGE, start_vllm_router
 
 START_S: Final = 30.0
 
@@ -33,12 +33,18 @@ class Side(NamedTuple):
     pids: tuple[int, ...]
 
 
+VERSIONS: Final[dict[str, Callable[[], str]]] = {NGINX: nginx_version, THEIRS: lambda: PACKAGE, THEIRS_PD: lambda: PACKAGE}
 Start = Callable[[int], int]
 """Starts a router on this port; its pid."""
 
 
-def start_sides(children: Children, questions: list[Question], *, peers: bool) -> tuple[list[Side], dict[str, str]]:
-    """Those that answer all `questions` right, and why the others are missing. A wrong answer of ours ends the benchmark."""
+def start_sides(
+    children: Children, questions: list[Question], *, peers: bool
+) -> tuple[list[Side], dict[str, str], dict[str, str]]:
+    """Those that answer all `questions` right, why the others are missing, and versions of peers.
+
+    A wrong answer of ours ends the benchmark.
+    """
     prefill, decode = (_backend(children) for _ in range(2))
     starts: dict[str, Start] = {
         NGINX: lambda port: start_nginx(children, port, decode),
@@ -51,6 +57,7 @@ def start_sides(children: Children, questions: list[Question], *, peers: bool) -
     sides, missing = [Side(ALONE, decode, ())], {}
     for name, start in starts.items():
         if not (peers or name in PEERS):
+            missing[name] = "--no-peers"
             continue
         port = free_port()
         try:
@@ -64,7 +71,7 @@ def start_sides(children: Children, questions: list[Question], *, peers: bool) -
             print(f"{name} is left out: {why}", flush=True)
         else:
             sides.append(side)
-    return sides, missing
+    return sides, missing, {name: what() for name, what in VERSIONS.items() if any(side.name == name for side in sides)}
 
 
 def _backend(children: Children) -> int:
