@@ -25,6 +25,8 @@ workload   unique prompts, several at once, prefill and decode, no hit (checked 
 steps      three bystanders decode; meanwhile other prompts are computed and saved, then loaded. A step is timed in the engine
            core, from `schedule` to the end of `update_from_output`, by a subclass of vLLM's scheduler that both sides run with.
            Decode steps of exactly the bystanders: quiet; the one behind a prefill (its pages are copied meanwhile); during a load
+
+Exit codes: 0 all goals are met, 3 one is missed, 1 something is wrong (it says what).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from engines.account import account, compute_cpu
 from engines.figures import Kind, Step, by_kind, paired, percentile
 from engines.load import BYSTANDERS, Prompts, Throughput, Ttft, beside_bystanders, busy, first_token, saves_again, without_hits
 from engines.side import Side, SideFailed, compute_cores
-from report import Goal, at_least, at_most, show
+from report import Goal, at_least, at_most, ended, show
 from stack import Stack
 from stores.pegaflow_store import pegaflow_store
 
@@ -298,7 +300,7 @@ def main() -> int:
     if "steps" in phases:
         tables.append(step_rows(mine, other))
     show(tables, goals, arguments.json)
-    return 0
+    return ended(goals)
 
 
 if __name__ == "__main__":

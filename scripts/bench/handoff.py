@@ -9,6 +9,9 @@ begins; D's engine core writes down its moments by the same clock. `to D` has th
 That step itself and the way back to the client are vLLM's, and stand beside it.
 
 NOTE: clients, engines and services share the same cores.
+
+Exit codes: 0 all goals are met, 3 one is missed, 1 something is doubtful (no goal is met then), 69 nothing was measured, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import Any, Final, NoReturn
 from engines.journal import JournalFile
 from engines.names import SCHEDULER, STEPS_FILE
 from handoffs.timeline import Handoff, handoff, row, series
-from report import Goal, at_most, show
+from report import Goal, at_most, ended, show
 from turns.doubts import restarted
 from turns.hits import Growth
 from turns.record import Kind
@@ -171,7 +174,7 @@ def main() -> int:
         asked.svg.mkdir(parents=True, exist_ok=True)
         chart = draw("From P's answer to D's first token", Axis("ids of the prompt"), Axis("ms"), series(rows))
         (asked.svg / "handoff.svg").write_text(chart, encoding="utf-8")
-    return 1 if doubts else 0
+    return ended(goals, wrong=bool(doubts))
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

@@ -33,7 +33,8 @@ One run of a configuration does not say how far two runs of it lie apart: with -
 in the other order, goals are on the median of the ratios within rounds, and each round's ratios are shown.
 
 The JSON is written after each run; whatever ends the benchmark before its time, what was played until then is shown. Exit codes:
-0 all was measured, 1 something is doubtful (the table says what; no goal is met then), 69 nothing was measured, 130 interrupted.
+0 all goals are met, 3 one is missed, 1 something is doubtful (the table says what; no goal is met then), 69 nothing was measured,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from report import Goal, show, write
+from report import Goal, ended, show, write
 from turns import rows
 from turns.aims import goals
 from turns.arrivals import by_session, poisson
@@ -255,7 +256,7 @@ def main() -> int:
         found, met, wrong = tables(bench, cores, stopped)
         show(found, met, asked.json)
         draw(bench, asked.svg)
-        code = code if code == 130 else 1 if wrong else 0
+        code = code if code == 130 else ended(met, wrong=bool(wrong))
     if failed is not None:
         raise failed
     return code

@@ -8,8 +8,10 @@ figure and their ratio. `apart`: the largest over the smallest run of one side; 
 checkouts have environments of their own (`git worktree add ../before COMMIT` makes one; its scripts set it up).
 
 Each side runs the benchmark of its own checkout, so where that, or the configuration, is not the same in both, the figures may
-differ for that alone: a row `doubt` says so, as it does for whatever a run says against itself. What fails takes only its own
-round away. Exit codes: 0 nothing is doubtful, 1 something is, 69 there are no figures, 130 interrupted.
+differ for that alone: a row `doubt` says so, as it does for whatever a run says against itself; a missed goal is no doubt.
+What fails takes only its own round away.
+
+Exit codes: 0 nothing is doubtful, 1 something is, 69 there are no figures, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from typing import Any, Final, NamedTuple
 from drawn import Bars, draw_bars
 from pairs.checkouts import about, differing, foreign
 from pairs.ratios import OtherShape, ratios, said_against, skipped
-from report import show
+from report import EX_MISSED, EX_WRONG, ended, show
 
 from charts.lines import Axis
 from environment.checkout import CHECKOUT
 from environment.complaint import EX_UNAVAILABLE
 from environment.progress import say
 
-EX_MISSED: Final = 1
-"""A benchmark ends so when a goal is missed or something is doubtful; it has written its figures all the same."""
+MEASURED: Final = (0, EX_MISSED, EX_WRONG)
+"""A benchmark that ends so has written its figures. A goal or a peer that is missing is nothing against them."""
 INTERRUPTED: Final = 130
 CHARTS: Final = [Bars("versus", "New over old", Axis("ratio", log=True), ["row", "figure"], ["new/old"], at=1.0)]
 NAMED: Final = 5
@@ -53,7 +55,7 @@ def run(checkout: Path, name: str, options: list[str], folder: Path, number: int
     done = subprocess.run(
         [checkout / "scripts" / "bench" / name, *options, "--json", out], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
     )
-    if done.returncode not in (0, EX_MISSED) or not out.exists():
+    if done.returncode not in MEASURED or not out.exists():
         raise RuntimeError(f"{name} of {checkout.name} ended with {done.returncode} and has no figures")
     return Run(json.loads(out.read_text(encoding="utf-8"))["rows"], done.returncode)
 
@@ -68,7 +70,7 @@ def tables(
         f"{side}, run {number}: {text}"
         for side, runs in found.items()
         for number, each in enumerate(runs[:whole], start=1)
-        for text in said_against(each.rows, each.code)
+        for text in said_against(each.rows, 0 if each.code == EX_MISSED else each.code)
     ]
     if differ := differing(sides["old"], sides["new"], name):
         more = f" and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
@@ -127,7 +129,7 @@ def main() -> int:
         return EX_UNAVAILABLE
     show(shown, [], asked.json)
     draw_bars(shown, CHARTS, asked.svg)
-    return code if code == INTERRUPTED else EX_MISSED if doubts else 0
+    return code if code == INTERRUPTED else ended([], wrong=bool(doubts))
 
 
 if __name__ == "__main__":

@@ -102,6 +102,47 @@ def test_what_a_run_says_against_itself_counts() -> None:
     assert said_against(rows[:1], 1) == ["it ended with 1"] and said_against(rows[:1], 0) == []
 
 
+def test_what_is_no_number_in_a_run_is_neither_figure_nor_name() -> None:
+    rows = [[{"what": "put", "us": 4.0, "ratio": None}], [{"what": "put", "us": 5.0, "ratio": 1.5}]]
+    (found,) = ratios(rows, rows)
+    assert (found["row"], found["figure"], found["old"]) == ("put", "us", 4.5)
+    (found,) = ratios(rows[:1], rows[:1])
+    assert found["row"] == "put"
+
+
+@pytest.mark.parametrize("missed, code", [(3, 0), (1, 1)])
+def test_a_missed_goal_is_no_doubt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, missed: int, code: int) -> None:
+    """Both sides' benchmarks run, and each ends with this code."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    versus: Any = importlib.import_module("versus")
+    new, old = checkout(tmp_path / "new"), checkout(tmp_path / "old")
+    for side in (new, old):
+        program = side / "scripts" / "bench" / "put"
+        program.write_text(f'#!/bin/sh\necho \'{{"rows": [{{"what": "put", "us": 4.0}}]}}\' >"$2"\nexit {missed}\n')
+        program.chmod(0o755)
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(versus, "CHECKOUT", new)
+    monkeypatch.setattr(sys, "argv", ["versus", "--old", str(old), "--rounds", "1", "--json", str(out), "put"])
+    assert versus.main() == code
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["doubt"] for row in rows if "doubt" in row] == [
+        f"{side}, run 1: it ended with 1" for side in ("old", "new")
+    ] * code
+
+
+@pytest.mark.parametrize("ms, doubts, code", [(5.0, [], 0), (15.0, [], 3), (5.0, ["D computed 3 positions of prompts"], 1)])
+def test_a_handoff_that_is_slow_or_doubtful_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, ms: float, doubts: list[str], code: int
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
+    program, report = importlib.import_module("handoff"), importlib.import_module("report")
+    goal = report.at_most("handoff p50, ms", ms, program.AIM_MS)
+    monkeypatch.setattr(program, "played", lambda *_: ([{"prompt": 250}], [goal], doubts))
+    monkeypatch.setattr(program.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "argv", ["handoff", "--quick"])
+    assert program.main() == code
+
+
 def checkout(at: Path, **files: str) -> Path:
     """`files`: by path, with `__` for a slash."""
     texts = {
@@ -171,7 +212,7 @@ def test_a_run_that_fails_takes_only_its_round_away(
     def run(at: Path, *_: object) -> Any:
         calls.append(at)
         if len(calls) == 4:
-            raise RuntimeError("put of old ended with 3")
+            raise RuntimeError("put of old ended with 2")
         return versus.Run([{"what": "put", "us": 4.0 if at.name == "old" else 2.0}], 0)
 
     out = tmp_path / "out.json"
@@ -181,5 +222,5 @@ def test_a_run_that_fails_takes_only_its_round_away(
     assert versus.main() == 1
     rows = json.loads(out.read_text())["rows"]
     assert [row["new/old"] for row in rows if "new/old" in row] == [0.5]
-    assert [row["doubt"] for row in rows if "doubt" in row] == ["1 rounds only: put of old ended with 3"]
-    assert "ended with 3" in capsys.readouterr().err
+    assert [row["doubt"] for row in rows if "doubt" in row] == ["1 rounds only: put of old ended with 2"]
+    assert "ended with 2" in capsys.readouterr().err

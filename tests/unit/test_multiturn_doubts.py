@@ -206,3 +206,23 @@ def test_what_was_played_is_shown_and_written_whatever_ends_it(
     rows = json.loads(out.read_text())["rows"]
     assert [row for row in rows if "same answers" in row] and "same answers" in capsys.readouterr().out
     assert any("the rest was not measured" in row.get("doubt", "") for row in rows) == (end is not None)
+
+
+@pytest.mark.parametrize("met, wrong, code", [(True, [], 0), (False, [], 3), (False, ["the tiers evicted nothing"], 1)])
+def test_a_missed_goal_and_a_doubt_end_it_otherwise(
+    program: Any, monkeypatch: pytest.MonkeyPatch, met: bool, wrong: list[str], code: int
+) -> None:
+    goal = importlib.import_module("report").Goal("tpot p99", 1.2, "<= 1.0", met)
+
+    class Played(program.Bench):  # type: ignore[misc]
+        def __init__(self, *_: Any) -> None:
+            self.runs: list[Any] = [None]
+
+        def preflight(self) -> None: ...
+
+    monkeypatch.setattr(program, "Bench", Played)
+    monkeypatch.setattr(program, "measure", lambda *_, **__: None)
+    monkeypatch.setattr(program, "draw", lambda *_: None)
+    monkeypatch.setattr(program, "tables", lambda *_: ([[{"kind": "mixed"}]], [goal], wrong))
+    monkeypatch.setattr(sys, "argv", ["multiturn", "--quick"])
+    assert program.main() == code

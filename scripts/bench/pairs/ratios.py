@@ -47,7 +47,7 @@ def skipped(old: Sequence[Rows], new: Sequence[Rows]) -> list[str]:
 
 
 def said_against(rows: Rows, code: int) -> list[str]:
-    """What a run itself has said against its figures. `code`: how it ended."""
+    """What a run itself has said against its figures. `code`: how it ended, 0 if that is nothing against them."""
     found = [f"{name}: {row[name]}" for row in rows for name in AGAINST if name in row]
     return found or [f"it ended with {code}"] * bool(code)
 
@@ -63,7 +63,8 @@ def _by_texts(rows: Rows) -> dict[tuple[tuple[str, str], ...], list[dict[str, An
 
 def _figures(old: Rows, new: Rows, wanted: str) -> Iterator[dict[str, Any]]:
     seen = [*old, *new]
-    shared = [name for name in seen[0] if all(name in row for row in seen)]
+    # What is no number is null in the JSON: no figure, and no name.
+    shared = [name for name in seen[0] if all(row.get(name) is not None for row in seen)]
     numbers = [
         name for name in shared if all(isinstance(row[name], float | int) and not isinstance(row[name], bool) for row in seen)
     ]
