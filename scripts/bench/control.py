@@ -8,6 +8,8 @@ intents     one key each, all known to the tier, until the last one is acknowled
 visible     `written` at node a ▶ sealed ▶ delta ▶ metaserver ▶ pin ▶ READ ▶ verified: until lookups that wait at a and at b are
             answered; the difference is what a page needs from one tier to the other
 curve       round trips over TCP to one process, in plain and encrypted, in turns: a ping, a lookup, a chunk of a snapshot
+
+Exit codes: 0 all goals are met, 3 one is missed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from pegaflow.common.pool import GRANULE
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
 from pegaflow.common.wire.messages import loads
-from report import Goal, at_most, percentile, show
+from report import Goal, at_most, ended, percentile, show
 from stack import Engine, Stack, keys, until
 
 PAGE_BYTES = GRANULE
@@ -186,7 +188,7 @@ def main() -> int:
         p.close()
         d.close()
     show([rows, curve_rows(arguments.repeats)], goals, arguments.json)
-    return 0
+    return ended(goals)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ fetch   READs of the same sizes through two movers, beside two bare NIXL agents 
 
 Each round measures copy, save, copy, load, store and hash in turn; a ratio is taken within its round, the median of the ratios is
 shown.
+
+Exit codes: 0 all goals are met, 3 one is missed.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from pegaflow.connector.copier import Copier
 from pegaflow.connector.copy import make_copier
 from pegaflow.connector.session import Grant
 from pegaflow.connector.worker import CHUNK_BYTES
-from report import Goal, at_least, show
+from report import Goal, at_least, ended, show
 from stack import Engine, Stack, keys
 
 SHAPES = {
@@ -229,7 +231,7 @@ def main() -> int:
     rows, goals = local_rows(arguments.repeats, arguments.total)
     more_rows, more_goals = fetch_rows(arguments.repeats, arguments.total)
     show([rows, more_rows], [*goals, *more_goals], arguments.json)
-    return 0
+    return ended([*goals, *more_goals])
 
 
 if __name__ == "__main__":
