@@ -119,7 +119,8 @@ class Redis(AsTheyAre):
         import redis
 
         self._client = redis.Redis(unix_socket_path=endpoint) if endpoint.startswith("/") else redis.Redis(port=int(endpoint))
-        self._parser = type(self._client.connection_pool.make_connection()._parser).__name__
+        connection: Any = self._client.connection_pool.make_connection()
+        self._parser = type(connection._parser).__name__
         if "Hiredis" not in self._parser:
             raise SystemExit(f"redis-py reads replies with {self._parser}: hiredis is missing (configs/requirements-dev.txt)")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from redis_server import RedisServer
 
 KEYS = [b"key %d" % number for number in range(600)]
@@ -19,7 +21,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisSer
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "bench"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "scripts"))
     with RedisServer(tmp_path) as found:
-        client = redis.Redis(unix_socket_path=str(found.socket), retry=None)
+        client = redis.Redis(unix_socket_path=str(found.socket), retry=Retry(NoBackoff(), 0))
         while True:
             try:
                 client.ping()
