@@ -25,7 +25,8 @@ no-hit     unique prompts, several at once, prefill and decode, no hit (checked)
 Before anything is measured each side answers both lengths twice, and the second answer must be the first: eight tokens and their
 probabilities. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on. When
 plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each
-round. Exit codes: 0 measured, 1 ended before its time, 130 interrupted.
+round. Exit codes: 0 all goals are met, 3 one is missed or a peer is left out (offloading may be), 1 ended before
+its time, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from engines.found import Found, Place
 from engines.load import Prompts
 from engines.rows import run_rows, stage_rows, twice_rows
 from engines.side import Side, compute_cores
+from report import ended as exit_code
 from report import show, write
 from stores.aims import goals
 from stores.alive import OFFLOADING, SIDES, Alive, Ended
@@ -209,7 +211,7 @@ def main() -> int:
             print(f"drawn: {path}")
     if failed is not None:
         raise failed
-    return code
+    return code or exit_code(goals(found, LENGTHS[-1]), missing=bool(missing.keys() - {OFFLOADING}))
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

@@ -171,6 +171,30 @@ def test_ours_or_plain_that_fails_ends_the_run_and_says_so(monkeypatch: pytest.M
     assert missing[OURS] == "ValueError: not enough values"
 
 
+@pytest.mark.parametrize(
+    "warm, left_out, code", [(50.0, None, 0), (500.0, None, 3), (50.0, "mooncake", 3), (50.0, "offloading", 0)]
+)
+def test_a_goal_or_a_peer_that_is_missing_is_no_success(
+    monkeypatch: pytest.MonkeyPatch, warm: float, left_out: str | None, code: int
+) -> None:
+    """Offloading starts on few machines."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    peers, theirs = (importlib.import_module(name) for name in ("peers", "engines.found"))
+
+    def one_start(start: int, alive: Any, scale: Any, parts: Any, prompts: Any, found: Any, done: Any) -> None:
+        for side in (PLAIN, OURS):
+            found.add_twice(side, theirs.Place(start, 0), theirs.Twice(4096, 1000.0, warm, 1, {}))
+        if left_out is not None:
+            alive._failed(left_out, "cannot be had")
+
+    monkeypatch.setattr(peers, "one_start", one_start)
+    monkeypatch.setattr(peers, "_room", lambda sides, size: None)
+    monkeypatch.setattr(peers.Alive, "start", lambda self, names: None)
+    monkeypatch.setattr(peers.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(sys, "argv", ["peers", "--quick"])
+    assert peers.main() == code
+
+
 @pytest.mark.parametrize("why, code", [("ended", 1), ("interrupted", 130), ("fault", None)])
 def test_what_was_found_is_shown_and_written_whatever_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, why: str, code: int | None
