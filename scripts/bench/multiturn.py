@@ -51,6 +51,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from engines.threads import ONE_THREAD, SETTING
 from report import Goal, ended, show, write
 from turns import rows
 from turns.aims import goals
@@ -79,8 +80,6 @@ LOAD: Final = 0.7
 LONGEST: Final = 2048
 """`--max-model-len` of the deployment."""
 ALONE: Final = 3
-ONE_THREAD: Final = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-"""By itself vLLM would bind every engine to the same cores, and to another number of them with a connector."""
 
 
 class Bench:
@@ -144,7 +143,7 @@ class Bench:
             "pool of a tier": f"{pool_bytes(shape, self._page, small=False) >> 20} MiB, "
             f"small {pool_bytes(shape, self._page, small=True) >> 20} MiB",
         }
-        return [{"setting": name, "value": value} for name, value in values.items()]
+        return [*({"setting": name, "value": value} for name, value in values.items()), SETTING]
 
 
 def measure(bench: Bench, *, quick: bool, rounds: int, rate: float, played: Callable[[], None]) -> None:
