@@ -1,20 +1,26 @@
 """Conversations of several turns: P + D through the router against two mixed vLLMs on the same two cores.
 
-    scripts/bench/multiturn [--quick] [--model smollm2|tiny] [--rounds 1] [--sessions 16] [--turns 5] [--first 250]
-                            [--growth 90] [--answer 40] [--rate R] [--slo-ttft-ms T] [--slo-tpot-ms T] [--engine FLAGS] [--seed 1]
-                            [--json FILE] [--svg FOLDER] [--logs FOLDER]
+    scripts/bench/multiturn [--quick] [--configuration NAME]… [--model smollm2|tiny] [--rounds 1] [--sessions 16] [--turns 5]
+                            [--first 250] [--growth 90] [--answer 40] [--rate R] [--slo-ttft-ms T] [--slo-tpot-ms T]
+                            [--engine FLAGS] [--seed 1] [--json FILE] [--svg FOLDER] [--logs FOLDER]
 
 NOTE: clients, engines and services share the same two cores. Ratios are taken within one run; absolute figures are not comparable
 between machines or runs.
 
-mixed      two vLLMs without connector, each with its own prefix cache. The client keeps a session at one of them (even ones at
-           the first, odd ones at the second): perfect affinity, balanced, and no router in between
-pd         one P and one D with connector, a tier each, a metaserver, the router with --pd-first-token. Pools hold everything
-pd-small   the same with pools for a quarter of what the conversations take at their ends: the tiers have to evict
+mixed          two vLLMs without connector, each with its own prefix cache. The client keeps a session at one of them (even ones
+               at the first, odd ones at the second): perfect affinity, balanced, and no router in between
+mixed-chunked  the same with at most 256 ids a step. By itself vLLM takes 2,048 here, so who decodes stands behind whole prompts;
+               with smaller steps mixed engines trade throughput and first tokens for the time between tokens
+pd             one P and one D with connector, a tier each, a metaserver, the router with --pd-first-token. Pools hold everything
+pd-small       the same where neither the pools nor P's own cache hold more than a quarter of what the conversations take at their
+               ends: the tiers have to evict, and P computes again what they have evicted (`recomputed`). P also takes fewer
+               prompts at once. D's own cache has to hold what D decodes at once, in the last turn everything, or it would
+               preempt: so D misses nothing of what it once had, and what a miss costs there is not shown
 
-All engines have the same flags (float32, eager, 32 ids a block), one compute thread each, bound to no core; all processes of a
-configuration have two cores together. Every run begins with new processes and empty caches. Prompts, their lengths and those of
-the answers (no end before --answer ids) are the same everywhere; each turn's prompt is all that was said before and --growth ids.
+All engines have the same flags but for these (float32, eager, 32 ids a block), one compute thread each, bound to no core; all
+processes of a configuration have two cores together. Every run begins with new processes and empty caches. Prompts, their lengths
+and those of the answers (no end before --answer ids) are the same everywhere; each turn's prompt is all that was said before and
+--growth ids.
 
 closed     every session asks its next turn as soon as it has the answer: sixteen at once, all the time
 open       the turns come as one seeded Poisson stream, at 0.7 of the mixed pair's requests per second in the closed loop unless
@@ -29,8 +35,10 @@ goodput    requests per second within both limits of the SLO; unless given, 5 ti
 
 16 requests a turn: their p99 is nearly the slowest of them. p99 over all turns has 80, and the one between tokens thousands.
 
-One run of a configuration does not say how far two runs of it lie apart: with --rounds 3 each is played three times, each round
-in the other order, goals are on the median of the ratios within rounds, and each round's ratios are shown.
+Goals are against `mixed`, whose engines have the flags of P and D; the same ratios against `mixed-chunked` stand beside them. One
+run of a configuration does not say how far two runs of it lie apart, and a goal then says `one run`. With --rounds 3 each is
+played three times, each round in the other order, and each round's ratios are shown. A goal is on their median; it is met only if
+each round meets it, and not decided where some do.
 
 The JSON is written after each run; whatever ends the benchmark before its time, what was played until then is shown. Exit codes:
 0 all goals are met, 3 one is missed, 1 something is doubtful (the table says what; no goal is met then), 69 nothing was measured,
@@ -54,14 +62,14 @@ from typing import Any, Final, NoReturn
 from engines.threads import ONE_THREAD, SETTING
 from report import Goal, ended, show, write
 from turns import rows
-from turns.aims import goals
+from turns.aims import beside, goals
 from turns.arrivals import by_session, poisson
 from turns.doubts import answers, doubts
 from turns.drawings import drawings
 from turns.figures import Slo, latencies
 from turns.record import Arrival, Kind, Run
 from turns.run import one_run
-from turns.shape import Shape, kv_gib, page_bytes, pool_bytes
+from turns.shape import Shape, kv_gib, page_bytes, pool_bytes, small_blocks
 from turns.stand import Stand
 from turns.workload import Workload
 
@@ -74,12 +82,15 @@ from environment.preflight import GIB, check_disk, check_memory
 from environment.progress import say, step
 
 QUICK: Final = {"sessions": 4, "turns": 2}
+QUICK_KINDS: Final = (Kind.MIXED, Kind.PD)
 SLO_TTFT: Final = 5.0
 SLO_TPOT: Final = 2.0
 LOAD: Final = 0.7
 LONGEST: Final = 2048
 """`--max-model-len` of the deployment."""
 ALONE: Final = 3
+CHUNKED: Final = "--max-num-batched-tokens 256"
+"""Of the engines of `mixed-chunked`, behind all other flags."""
 
 
 class Bench:
@@ -109,7 +120,9 @@ class Bench:
         shape = self.shape
         pool = pool_bytes(shape, self._page, small=kind is Kind.SMALL)
         options: dict[str, Any] = {"model": self._model, "model_name": self.name, "kv_gib": self._kv_gib, "pool_size": str(pool)}
-        options["engine"] = f"{ENGINE_FLAGS} {self._asked.engine}".strip()
+        options["engine"] = f"{ENGINE_FLAGS} {self._asked.engine} {CHUNKED if kind is Kind.CHUNKED else ''}".strip()
+        if kind is Kind.SMALL:
+            options["p"] = f"--num-gpu-blocks-override {small_blocks(shape, LONGEST)}"
         times = None
         if arrival is Arrival.OPEN:
             times = by_session(poisson(shape.sessions, shape.turns, self.rate, self._asked.seed), shape.sessions)
@@ -130,6 +143,7 @@ class Bench:
 
     def settings(self, slo: Slo, cores: Sequence[int]) -> list[dict[str, Any]]:
         shape = self.shape
+        roomy, small = (pool_bytes(shape, self._page, small=small) for small in (False, True))
         values = {
             "model": f"{self.name}, {self._page >> 10} KiB a page",
             "engines": f"{ENGINE_FLAGS} {self._asked.engine}".strip(),
@@ -140,18 +154,23 @@ class Bench:
             "open loop, requests/s": round(self.rate, 3) if self.rate else "none",
             "SLO": f"ttft {slo.ttft * 1e3:.0f} ms, tpot {slo.tpot * 1e3:.0f} ms",
             "KV cache of an engine": f"{self._kv_gib} GiB",
-            "pool of a tier": f"{pool_bytes(shape, self._page, small=False) >> 20} MiB, "
-            f"small {pool_bytes(shape, self._page, small=True) >> 20} MiB",
+            "pool of a tier": f"{roomy >> 20} MiB",
+            "mixed-chunked": f"as mixed, and {CHUNKED}",
+            "pd-small": f"as pd, but pools of {small >> 20} MiB and {small_blocks(shape, LONGEST)} blocks for P's own cache, of"
+            f" {shape.pages} that all conversations take; D's own cache holds them all",
         }
         return [*({"setting": name, "value": value} for name, value in values.items()), SETTING]
 
 
-def measure(bench: Bench, *, quick: bool, rounds: int, rate: float, played: Callable[[], None]) -> None:
-    """Plays everything. The last of a round is the first of the next one. `played` is called after each run.
+def measure(
+    bench: Bench, configurations: Sequence[Kind], *, quick: bool, rounds: int, rate: float, played: Callable[[], None]
+) -> None:
+    """Plays everything. The last of a round is the first of the next one. `configurations`: the first is a mixed one. `played` is
+    called after each run.
 
     Raises Complaint, HttpFailure.
     """
-    kinds = [Kind.MIXED, Kind.PD] if quick else list(Kind)
+    kinds = list(configurations)
     for arrival in Arrival if not quick else [Arrival.CLOSED]:
         if arrival is Arrival.OPEN:
             mixed = bench.runs[0]
@@ -169,17 +188,27 @@ def tables(bench: Bench, cores: Sequence[int], stopped: str) -> tuple[list[list[
     order = sorted(runs, key=lambda run: (list(Arrival).index(run.arrival), run.round, list(Kind).index(run.kind)))
     like = answers(runs[0], shape)
     against = [(run, doubts(run, shape, like)) for run in runs]
-    mixed = {(run.arrival, run.round): run for run in runs if run.kind is Kind.MIXED}
-    pairs = [(run, other) for run in order if run.kind is not Kind.MIXED and (other := mixed.get((run.arrival, run.round)))]
-    judged = [[pair for pair in pairs if pair[0].kind is Kind.PD and pair[0].arrival is arrival] for arrival in Arrival]
+    mixed = {(run.arrival, run.round, run.kind): run for run in runs if run.kind.mixed}
+    pairs = [
+        (run, other)
+        for run in order
+        for kind in (Kind.MIXED, Kind.CHUNKED)
+        if run.kind is not Kind.MIXED and run.kind is not kind and (other := mixed.get((run.arrival, run.round, kind)))
+    ]
+    judged, chunked = (
+        [[pair for pair in pairs if (pair[0].kind, pair[1].kind, pair[0].arrival) == (Kind.PD, kind, loop)] for loop in Arrival]
+        for kind in (Kind.MIXED, Kind.CHUNKED)
+    )
     found = [
         bench.settings(slo, cores),
         [row for run in order for row in rows.turn_rows(run, shape)],
         [rows.total_row(run, shape, slo, like) for run in order],
         [rows.alone_row(run, shape) for run in order],
         [row for run in order for row in rows.hit_rows(run)],
+        [rows.again_row(run, shape) for run in order],
         [rows.cpu_row(run, shape) for run in order],
         [rows.ratio_row(ours, theirs, shape, slo) for ours, theirs in pairs],
+        [row for of_loop in chunked if of_loop for row in beside(of_loop, shape, slo)],
         [row for ours, theirs in pairs for row in rows.loss_rows(ours, theirs, shape, slo)],
     ]
     met = [
@@ -197,7 +226,9 @@ def tables(bench: Bench, cores: Sequence[int], stopped: str) -> tuple[list[list[
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="4 sessions of 2 turns, closed loop, mixed and pd only")
+    parser.add_argument("--quick", action="store_true", help="4 sessions of 2 turns, closed loop, mixed and pd")
+    names = [str(kind) for kind in Kind]
+    parser.add_argument("--configuration", choices=names, action="append", help="only these, a mixed one and pd among them")
     parser.add_argument("--model", choices=("smollm2", "tiny"), default="smollm2", help="tiny: random weights")
     parser.add_argument("--rounds", type=int, default=1, help="how often each configuration is played")
     parser.add_argument("--sessions", type=int, default=16)
@@ -217,6 +248,10 @@ def main() -> int:
     shape = Shape(asked.sessions, asked.turns, asked.first, asked.growth, asked.answer)
     if asked.quick:
         shape = shape._replace(**QUICK)
+    usual = QUICK_KINDS if asked.quick else names
+    kinds = [kind for kind in Kind if kind in (asked.configuration or usual)]
+    if not kinds[0].mixed or Kind.PD not in kinds:
+        parser.error("--configuration: ratios need pd and one of the mixed ones")
     if asked.rounds < 1:
         parser.error("--rounds: one at least")
     if min(shape) < 1 or shape.answer < 3:
@@ -242,7 +277,7 @@ def main() -> int:
                         found, met, _ = tables(playing, cores, "the benchmark has not ended: this is what was played until now")
                         write(found, met, asked.json)
 
-                measure(bench, quick=asked.quick, rounds=asked.rounds, rate=asked.rate, played=played)
+                measure(bench, kinds, quick=asked.quick, rounds=asked.rounds, rate=asked.rate, played=played)
     except (Complaint, HttpFailure) as error:
         print(f"multiturn: {error}", file=sys.stderr)
         stopped, code = f"the rest was not measured: {error}", EX_UNAVAILABLE

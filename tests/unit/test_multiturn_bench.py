@@ -17,8 +17,8 @@ from bench.turns.figures import Loss, goodput, latencies, losses, share_within, 
 from bench.turns.heard import Reading
 from bench.turns.hits import Growth, by_level
 from bench.turns.record import Kind
-from bench.turns.rows import ALL, loss_rows, ratios, total_row, turn_rows
-from bench.turns.shape import kv_gib, page_bytes, pool_bytes
+from bench.turns.rows import ALL, again_row, loss_rows, ratios, total_row, turn_rows
+from bench.turns.shape import Shape, kv_gib, page_bytes, pool_bytes, small_blocks
 from deployment import ports
 
 SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
@@ -66,6 +66,12 @@ def test_pools_hold_everything_or_a_quarter() -> None:
         assert least <= pool_bytes(SHAPE, page, small=small) / (SHAPE.pages * page) <= most
         assert pool_bytes(SHAPE, page, small=small) % (1 << 20) == 0
     assert kv_gib(SHAPE, page) == 1 and kv_gib(SHAPE._replace(sessions=40), page) == 2
+
+
+def test_ps_own_cache_for_a_quarter_has_room_for_one_prompt_all_the_same() -> None:
+    full = Shape(sessions=16, turns=5, first=250, growth=90, answer=40)
+    assert (full.pages, small_blocks(full, 2048)) == (416, 105)
+    assert small_blocks(SHAPE, 2048) == 65
 
 
 def test_promised_ports_are_not_given_again() -> None:
@@ -200,11 +206,26 @@ def test_positions_by_where_they_came_from() -> None:
     assert by_level(mixed) == [{"engine": "mixed 1", "computed": 17, "own prefix cache": 0, "from the tier": 0}]
 
 
+def test_what_is_computed_again_is_told_from_what_is_new() -> None:
+    source, computed = "vllm_prompt_tokens_by_source_total__source__local_compute", "pegaflow_prompt_positions_computed_total"
+    new, asked = 2 * (250 + 90 + 90), 6 * 250  # so long these say that each was
+    before = {"mixed 1": seen(), "mixed 2": seen()}
+    after = {"mixed 1": seen(**{source: 500.0}), "mixed 2": seen(**{source: 400.0, "vllm_num_preemptions_total": 2.0})}
+    row = again_row(dataclasses.replace(run(Kind.CHUNKED, 0.4, 0.1), growth=Growth(before, after)), SHAPE)
+    assert (row["positions of prompts"], row["new"], row["recomputed"], row["preempted"]) == (asked, new, 40, 2)
+    before = {"P": seen(), "D": seen(), "tier a": seen()}
+    after = {"P": seen(**{computed: 1000.0, source: 7.0}), "D": seen(**{computed: 3.0})}
+    after["tier a"] = seen(pegaflow_tier_pages_evicted_total=9.0)
+    row = again_row(dataclasses.replace(run(Kind.SMALL, 0.4, 0.1), growth=Growth(before, after)), SHAPE)
+    assert (row["recomputed"], row["decode positions computed"], row["pages evicted"], row["preempted"]) == (140, 3, 9, 0)
+
+
 def test_charts_have_a_point_per_turn() -> None:
-    found = drawings([run(Kind.MIXED, 0.4, 0.1), run(Kind.PD, 0.8, 0.05)], SHAPE, SLO)
+    found = drawings([run(Kind.MIXED, 0.4, 0.1), run(Kind.CHUNKED, 0.5, 0.07), run(Kind.PD, 0.8, 0.05)], SHAPE, SLO)
     assert set(found) == {f"multiturn_{name}_closed.svg" for name in ("ttft", "itl", "slo")}
     dots = [dot for dot in ET.fromstring(found["multiturn_ttft_closed.svg"]).iter() if dot.tag.endswith("circle")]
-    assert len(dots) == 4 * SHAPE.turns
+    assert len(dots) == 6 * SHAPE.turns
+    assert "mixed-chunked p99" in found["multiturn_itl_closed.svg"]
 
 
 def test_latencies_pool_the_gaps_of_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from multiturn_runs import SHAPE, run, seen
+from multiturn_runs import SHAPE, run, seen, steady
 
 from bench.turns.doubts import answers, doubts, restarted
 from bench.turns.heard import Heard
@@ -72,6 +73,12 @@ def test_what_was_noticed_of_the_processes_is_a_doubt() -> None:
     assert restarted({"P": 7}, {"P": 7}) == [] and len(restarted({"P": 7}, {"P": 0})) == 1
 
 
+def test_a_cache_that_does_not_hold_what_runs_is_a_doubt() -> None:
+    growth = Growth({"P": seen(), "tier a": seen()}, {"P": seen(vllm_num_preemptions_total=3.0), "tier a": seen()})
+    (text,) = doubts(dataclasses.replace(run(Kind.PD, 0.4, 0.1), growth=growth), SHAPE, answers(run(Kind.MIXED, 0.4, 0.1), SHAPE))
+    assert "3 requests were preempted" in text
+
+
 def test_all_are_stopped_though_one_of_them_fails() -> None:
     stopped: list[str] = []
 
@@ -125,12 +132,28 @@ def test_no_goal_is_met_by_a_run_in_doubt(program: Any) -> None:
     assert [(goal.name, goal.value, goal.met) for goal in doubtful] == [(goal.name, goal.value, False) for goal in sure]
 
 
-def test_goals_are_on_the_median_of_the_rounds(program: Any) -> None:
+def of_rounds(*tpots: float, kind: Kind = Kind.MIXED) -> list[Any]:
+    """P/D and mixed, whose time per token is 0.1."""
+    return [(theirs(Kind.PD, 0.4, tpot), theirs(kind, 0.4, 0.1)) for tpot in tpots]
+
+
+def test_a_goal_is_on_the_median_of_the_rounds_and_met_if_each_of_them_meets_it(program: Any) -> None:
     aims, slo = importlib.import_module("turns.aims"), importlib.import_module("turns.figures").Slo(1.0, 0.1)
-    pairs = [(theirs(Kind.PD, 0.4, tpot), theirs(Kind.MIXED, 0.4, 0.1)) for tpot in (0.05, 0.09, 0.9)]
-    found = {goal.name: goal for goal in aims.goals(pairs, SHAPE, slo, False)}
-    assert found["TPOT p99, P/D over mixed, closed loop"].value == 0.9 and all(goal.met for goal in found.values())
-    assert not all(goal.met for goal in aims.goals([*pairs, pairs[2]], SHAPE, slo, False))
+
+    def tpot(*tpots: float) -> tuple[float, str, bool]:
+        found = {goal.name: goal for goal in aims.goals(of_rounds(*tpots), SHAPE, slo, False)}
+        goal = found["TPOT p99, P/D over mixed, closed loop"]
+        assert found["throughput, P/D over mixed, closed loop"].met
+        return goal.value, goal.goal, goal.met
+
+    assert tpot(0.05, 0.09, 0.08) == (0.8, "<= 1.0 (3 rounds, 0.500 to 0.900)", True)
+    assert tpot(0.05, 0.08, 0.9) == (0.8, "<= 1.0 (3 rounds, 0.500 to 9.000: not decided)", False)
+    assert tpot(0.05, 0.2, 0.9) == (2.0, "<= 1.0 (3 rounds, 0.500 to 9.000: not decided)", False)
+    assert tpot(0.3, 0.2) == (2.5, "<= 1.0 (2 rounds, 2.000 to 3.000)", False)
+    assert tpot(0.05) == (0.5, "<= 1.0 (one run)", True)
+    rows = {row["beside the goals"]: row for row in aims.beside(of_rounds(0.05, 0.2, kind=Kind.CHUNKED), SHAPE, slo)}
+    row = rows["TPOT p99, P/D over mixed-chunked, closed loop"]
+    assert [round(row[name], 6) for name in ("median", "lowest", "highest", "rounds")] == [1.25, 0.5, 2.0, 2]
 
 
 def test_each_round_is_played_in_the_other_order_and_compared_within(program: Any) -> None:
@@ -151,17 +174,27 @@ def test_each_round_is_played_in_the_other_order_and_compared_within(program: An
             return []
 
     bench = Played()
-    program.measure(bench, quick=False, rounds=2, rate=1.0, played=lambda: None)
+    kinds = list(importlib.import_module("turns.record").Kind)
+    program.measure(bench, kinds, quick=False, rounds=2, rate=1.0, played=lambda: None)
     order = [str(one.kind) for one in bench.runs]
-    there = ["mixed", "pd", "pd-small"]
+    there = ["mixed", "mixed-chunked", "pd", "pd-small"]
     assert order == [*there, *reversed(there)] * 2
-    assert [(str(one.arrival), one.round) for one in bench.runs[::3]] == [("closed", 1), ("closed", 2), ("open", 1), ("open", 2)]
+    assert [(str(one.arrival), one.round) for one in bench.runs[::4]] == [("closed", 1), ("closed", 2), ("open", 1), ("open", 2)]
     tables, goals, wrong = program.tables(bench, [0, 1], "")
-    ratios = [row for table in tables for row in table if row.get("ratio") == "pd/mixed"]
-    assert [(row["loop"], row["round"], row["tpot p99"]) for row in ratios] == [
+    rows = [row for table in tables for row in table]
+    assert [(row["loop"], row["round"], row["tpot p99"]) for row in rows if row.get("ratio") == "pd/mixed"] == [
         ("closed", 1, 1.0), ("closed", 2, 0.5), ("open", 1, 1.0), ("open", 2, 0.5),
     ]  # fmt: skip
+    assert {row["ratio"] for row in rows if "ratio" in row} == {
+        f"{ours}/{mixed}" for ours in there[1:] for mixed in there[:2] if ours != mixed
+    }
     assert [goal.value for goal in goals if goal.name.startswith("TPOT")] == [0.75, 0.75]
+    assert not any("chunked" in goal.name for goal in goals), "its engines have another flag"
+    assert [(row["beside the goals"], row["rounds"]) for row in rows if "beside the goals" in row] == [
+        (f"{what}, P/D over mixed-chunked, {loop} loop", 2)
+        for loop, judged in (("closed", ("TPOT p99", "ITL p99", "throughput")), ("open", ("TPOT p99", "ITL p99")))
+        for what in judged
+    ]
     assert all("evicted nothing" in text for text in wrong)  # of pd-small, which has no counters here
 
 
@@ -226,3 +259,117 @@ def test_a_missed_goal_and_a_doubt_end_it_otherwise(
     monkeypatch.setattr(program, "tables", lambda *_: ([[{"kind": "mixed"}]], [goal], wrong))
     monkeypatch.setattr(sys, "argv", ["multiturn", "--quick"])
     assert program.main() == code
+
+
+@pytest.mark.parametrize(
+    "options, played",
+    [
+        ("", "mixed mixed-chunked pd pd-small"),
+        ("--quick", "mixed pd"),
+        ("--configuration pd --configuration mixed-chunked", "mixed-chunked pd"),
+        ("--quick --configuration pd --configuration mixed --configuration mixed-chunked", "mixed mixed-chunked pd"),
+        ("--configuration mixed --configuration mixed-chunked", ""),
+        ("--configuration pd --configuration pd-small", ""),
+    ],
+)
+def test_configurations_are_chosen_so_that_there_are_ratios(
+    program: Any, monkeypatch: pytest.MonkeyPatch, options: str, played: str
+) -> None:
+    asked: list[str] = []
+
+    class Nothing:
+        runs: tuple[()] = ()
+
+        def __init__(self, *_: object) -> None: ...
+
+        def preflight(self) -> None: ...
+
+    monkeypatch.setattr(program, "Bench", Nothing)
+    monkeypatch.setattr(program, "measure", lambda bench, kinds, **_: asked.extend(kinds))
+    monkeypatch.setattr(sys, "argv", ["multiturn", *options.split()])
+    if played:
+        program.main()
+    else:
+        with pytest.raises(SystemExit):
+            program.main()
+    assert asked == played.split()
+
+
+def flags(program: Any, monkeypatch: pytest.MonkeyPatch, kind: Kind, folder: Path) -> dict[str, Any]:
+    """What engines of this configuration are started with."""
+    found: list[dict[str, Any]] = []
+
+    class Started(Exception): ...
+
+    def stand(kind: Any, folder: Path, options: dict[str, Any]) -> Any:
+        found.append(options)
+        raise Started
+
+    monkeypatch.setattr(program, "Stand", stand)
+    bench = object.__new__(program.Bench)
+    bench.shape, bench.runs, bench.name = SHAPE, [], "tiny"
+    bench._asked, bench._folder, bench._model = argparse.Namespace(engine="--max-num-batched-tokens 512"), folder, folder
+    bench._page, bench._kv_gib = 1 << 20, 1
+    record = importlib.import_module("turns.record")
+    with pytest.raises(Started):
+        bench.play(record.Kind(kind), record.Arrival.CLOSED, 1)
+    return found[0]
+
+
+def test_what_engines_differ_in(program: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mixed, chunked, pd, small = (flags(program, monkeypatch, kind, tmp_path) for kind in Kind)
+    assert mixed == pd
+    assert chunked == mixed | {"engine": f"{mixed['engine']} --max-num-batched-tokens 256"}, "the last one counts"
+    assert small == pd | {"pool_size": small["pool_size"], "p": "--num-gpu-blocks-override 65"}
+    assert int(small["pool_size"]) < int(pd["pool_size"])
+
+
+@pytest.mark.parametrize("urls", [1, 2])
+def test_each_url_is_as_warm_and_the_first_one_is_looked_at(program: Any, monkeypatch: pytest.MonkeyPatch, urls: int) -> None:
+    played, shape = importlib.import_module("turns.run"), importlib.import_module("turns.shape").Shape(*SHAPE)
+    asked: list[int] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None: ...
+
+        async def __aenter__(self) -> Any:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def ask(self, session: int, turn: int, prompt: Any) -> Heard:
+            asked.append(session % urls)
+            return steady(0.1 * (session + 1), 0.1, session=session)
+
+        async def converse(self, workload: Any, times: Any) -> list[Heard]:
+            return list(run(Kind.MIXED, 0.4, 0.1).heard)
+
+    class Stand:
+        kind, uncounted = "mixed", ()
+
+        def __init__(self) -> None:
+            self.urls = [f"http://{number}" for number in range(urls)]
+            self.settled_for: list[int] = []
+
+        def settled(self, before: Any, requests: int) -> Any:
+            self.settled_for.append(requests)
+            return {}
+
+        def seen(self) -> Any:
+            return {}
+
+        pids = cpu = left = seen
+
+    class Workload:
+        def __init__(self) -> None:
+            self.shape = shape
+
+        def spare(self) -> list[int]:
+            return [1]
+
+    monkeypatch.setattr(played, "Client", Client)
+    stand = Stand()
+    one = played.one_run(stand, Workload(), "tiny", importlib.import_module("turns.record").Arrival.CLOSED, None, 3, 1)
+    assert [asked.count(url) for url in range(urls)] == [4] * urls
+    assert stand.settled_for == [4 * urls, SHAPE.requests]
+    assert [each.ttft for each in one.good_alone(SHAPE.answer)] == [0.1] * 3

@@ -23,6 +23,8 @@ def doubts(run: Run, shape: Shape, like: Answers) -> list[str]:
     found = [*run.failures(shape.answer, shape.requests), *run.noticed]
     if run.left:
         found.append(f"left behind: {run.left}")
+    if run.growth.preempted:
+        found.append(f"{run.growth.preempted} requests were preempted: an engine's own cache is too small")
     if run.kind is Kind.SMALL and not run.growth.evicted:
         found.append("the tiers evicted nothing")
     if run.kind is not Kind.MIXED:

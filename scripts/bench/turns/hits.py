@@ -30,6 +30,16 @@ class Growth(NamedTuple):
         return round(computed - last + self.of("router", "pegaflow_router_requests_total", plan="replay"))
 
     @property
+    def prefilled(self) -> int:
+        """Positions of clients' prompts that P, or mixed engines, computed."""
+        return sum(_computed(self, who) for who in self.after if _is_mixed(who) or who == "P")
+
+    @property
+    def preempted(self) -> int:
+        """Requests that an engine had no room for any longer while they ran."""
+        return round(sum(self.of(who, "vllm:num_preemptions_total") for who in self.after))
+
+    @property
     def evicted(self) -> int:
         """Pages that the tiers had no room for any longer."""
         return round(sum(self.of(who, "pegaflow_tier_pages_evicted_total") for who in ("tier a", "tier b")))
@@ -43,13 +53,10 @@ def by_level(growth: Growth) -> list[dict[str, Any]]:
     """
     rows = []
     for who in growth.after:
-        if not who.startswith("mixed") and who not in ("P", "D"):
+        if not _is_mixed(who) and who not in ("P", "D"):
             continue
-        by = {source: growth.of(who, SOURCE, source=source) for source in ("local_compute", "local_cache_hit")}
-        computed = by["local_compute"] if who.startswith("mixed") else growth.of(who, "pegaflow_prompt_positions_computed_total")
-        if who == "D":
-            computed = growth.decode_positions
-        row: dict[str, Any] = {"engine": who, "computed": round(computed), "own prefix cache": round(by["local_cache_hit"])}
+        row: dict[str, Any] = {"engine": who, "computed": _computed(growth, who)}
+        row["own prefix cache"] = round(growth.of(who, SOURCE, source="local_cache_hit"))
         row["from the tier"] = round(growth.of(who, SOURCE, source="external_kv_transfer"))
         tier = {"P": "tier a", "D": "tier b"}.get(who, "")
         if tier:
@@ -61,3 +68,15 @@ def by_level(growth: Growth) -> list[dict[str, Any]]:
             row["no room"] = round(growth.of(tier, "pegaflow_tier_no_space_total"))
         rows.append(row)
     return rows
+
+
+def _is_mixed(who: str) -> bool:
+    return who.startswith("mixed")
+
+
+def _computed(growth: Growth, who: str) -> int:
+    if who == "D":
+        return growth.decode_positions
+    if _is_mixed(who):
+        return round(growth.of(who, SOURCE, source="local_compute"))
+    return round(growth.of(who, "pegaflow_prompt_positions_computed_total"))

@@ -10,11 +10,19 @@ from .hits import Growth
 
 
 class Kind(StrEnum):
-    """The configurations. MIXED: two vLLMs without connector; SMALL: as PD, with pools that cannot hold all conversations."""
+    """The configurations. MIXED: two vLLMs without connector; CHUNKED: the same with small steps; SMALL: as PD, with pools and a
+    cache of P that cannot hold all conversations.
+    """
 
     MIXED = "mixed"
+    CHUNKED = "mixed-chunked"
     PD = "pd"
     SMALL = "pd-small"
+
+    @property
+    def mixed(self) -> bool:
+        """No connector, no router."""
+        return self in (Kind.MIXED, Kind.CHUNKED)
 
 
 class Arrival(StrEnum):
@@ -24,9 +32,10 @@ class Arrival(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`heard`: in order of sessions and turns; `first`: the very first request of each engine; `alone`: later ones with nobody
-    beside them. `cpu`: seconds by process, the client's among them. `left`: what tiers and router still held at the end.
-    `noticed`: what went wrong with the processes meanwhile. `round`: from 1; runs are compared within theirs.
+    """`heard`: in order of sessions and turns; `first`: the very first request of each URL; `alone`: later ones with nobody
+    beside them, as many of each URL, whose number is their session. `cpu`: seconds by process, the client's among them. `left`:
+    what tiers and router still held at the end. `noticed`: what went wrong with the processes meanwhile. `round`:
+    from 1; runs are compared within theirs.
     """
 
     kind: Kind
@@ -45,7 +54,8 @@ class Run:
         return [one for one in self.heard if not one.wrong(answer)]
 
     def good_alone(self, answer: int) -> list[Heard]:
-        return [one for one in self.alone if not one.wrong(answer)]
+        """Of the first URL: the others had as many so that all are as warm."""
+        return [one for one in self.alone if one.session == 0 and not one.wrong(answer)]
 
     def failures(self, answer: int, asked: int) -> list[str]:
         """Empty if every request has its answer."""

@@ -69,6 +69,18 @@ def hit_rows(run: Run) -> list[Row]:
     return [head(run) | row for row in by_level(run.growth)]
 
 
+def again_row(run: Run, shape: Shape) -> Row:
+    """Positions of the prompts that were asked: all, and those that nobody had said before; then what was computed of them.
+
+    `recomputed`: by P or mixed engines, above what was new. Also where everything fits that is more than none: a block that was
+    not full is computed again, and so is an answer's last id; on P all of an answer that it did not get from D's tier.
+    """
+    new = sum(shape.piece(one.turn) for one in run.heard)
+    row = head(run) | {"positions of prompts": sum(one.prompt for one in run.heard), "new": new}
+    row |= {"recomputed": run.growth.prefilled - new, "decode positions computed": run.growth.decode_positions}
+    return row | {"pages evicted": run.growth.evicted, "preempted": run.growth.preempted}
+
+
 def cpu_row(run: Run, shape: Shape) -> Row:
     """CPU milliseconds for each id of an answer, its share of the prefill in it, by process with its children."""
     ids = len(run.good(shape.answer)) * shape.answer
@@ -122,6 +134,7 @@ def loss_rows(ours: Run, theirs: Run, shape: Shape, slo: Slo) -> list[Row]:
             "where it loses": str(ours.kind),
             "round": ours.round,
             "loop": str(ours.arrival),
+            "against": str(theirs.kind),
             "what": loss.what,
             f"{theirs.kind} = 1": loss.ratio,
         }

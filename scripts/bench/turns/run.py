@@ -28,7 +28,7 @@ def one_run(
     alone: int,
     number: int,
 ) -> Run:
-    """`alone`: how many requests are asked one after the other before; `number`: of the round.
+    """`alone`: how many requests each URL is asked one after the other before; `number`: of the round.
 
     Raises HttpFailure when counters cannot be had.
     """
@@ -52,9 +52,9 @@ def one_run(
 
         pids = stand.pids()
         start = stand.seen()
-        with step(f"{stand.kind}: first requests, then {alone} alone"):
+        with step(f"{stand.kind}: first requests, then {alone} alone at each"):
             first = heard(one_by_one(range(len(stand.urls))))
-            lone = heard(one_by_one([0] * alone))
+            lone = heard(one_by_one([url for url in range(len(stand.urls)) for _ in range(alone)]))
         before = stand.settled(start, len(first) + len(lone))
         cpu, own, began = stand.cpu(), time.process_time(), time.monotonic()
         with step(f"{stand.kind}: {shape.sessions} conversations of {shape.turns} turns, {arrival} loop"):

@@ -14,6 +14,7 @@ SPARE: Final = 1.5
 ROOMY: Final = 3.0
 """The same for a tier: two engines save there, and nothing that either has dropped goes before its time."""
 SMALL: Final = 0.25
+"""Of what the conversations take at their ends."""
 
 
 class Shape(NamedTuple):
@@ -62,3 +63,13 @@ def kv_gib(shape: Shape, page: int) -> int:
 def pool_bytes(shape: Shape, page: int, *, small: bool) -> int:
     """A tier's pool for all conversations with room to spare, or for a quarter of them; whole MiB."""
     return -(-int(shape.pages * page * (SMALL if small else ROOMY)) // MIB) * MIB
+
+
+def small_blocks(shape: Shape, longest: int) -> int:
+    """P's own cache where that shall not hold all conversations either: for a quarter of them, and at least for one prompt of
+    `longest` ids, without which vLLM does not start; and the block that it never gives away.
+
+    P decodes nothing, so nothing that runs there grows: vLLM admits a prompt only when all of it fits, and a load only beside
+    what the prompts that are computed still need. D has no such size: in the last turn it decodes all conversations at once.
+    """
+    return max(int(shape.pages * SMALL), longest // BLOCK) + 1

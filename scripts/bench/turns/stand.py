@@ -37,7 +37,7 @@ class Part(NamedTuple):
 class Stand:
     """A context manager: everything is started at its beginning and gone at its end, so that nothing is warm by accident.
 
-    `options`: of the plan (model, engine flags, sizes). Every engine has the same; `mixed` leaves out the connector.
+    `options`: of the plan (model, engine flags, sizes). Every engine has the same; mixed ones leave out the connector.
     `uncounted`: requests that the engines had not counted in time.
     """
 
@@ -46,7 +46,7 @@ class Stand:
         self.uncounted: list[str] = []
         self._parts: list[Part] = []
         taken: list[ports.Ports] = []
-        for number, services in enumerate([(REFERENCE,)] * 2 if kind is Kind.MIXED else [SERVICES], start=1):
+        for number, services in enumerate([(REFERENCE,)] * 2 if kind.mixed else [SERVICES], start=1):
             chosen = ports.from_system(*taken)
             taken.append(chosen)
             plan = planning.make(folder / f"{kind}-{number}", chosen, **options)
@@ -81,13 +81,13 @@ class Stand:
     @property
     def urls(self) -> list[str]:
         """Where clients ask: the router, or both engines."""
-        if self.kind is Kind.MIXED:
+        if self.kind.mixed:
             return [Server(part.ports.reference).url() for part in self._parts]
         return [Server(self._parts[0].ports.router).url()]
 
     def seen(self) -> Seen:
         """The counters of everybody, by name. Raises HttpFailure."""
-        if self.kind is Kind.MIXED:
+        if self.kind.mixed:
             return {f"mixed {n}": metrics.take(Server(part.ports.reference)) for n, part in enumerate(self._parts, start=1)}
         at = self._parts[0].ports
         listen = {"P": at.p, "D": at.d, "tier a": at.tier_a_health, "tier b": at.tier_b_health, "router": at.router}
@@ -99,7 +99,7 @@ class Stand:
         def counted() -> bool:
             name, now = "vllm:request_success_total", self.seen()
             grown = {who: now[who].total(name) - before[who].total(name) for who in now}
-            if self.kind is Kind.MIXED:
+            if self.kind.mixed:
                 return sum(grown.values()) >= requests
             positions = "pegaflow_prompt_positions_computed_total"
             last = now["D"].total(positions) - before["D"].total(positions)
@@ -124,7 +124,7 @@ class Stand:
 
     def left(self) -> dict[str, float]:
         """What tiers and router still hold once all requests are over; {} is right."""
-        if self.kind is Kind.MIXED:
+        if self.kind.mixed:
             return {}
         at = self._parts[0].ports
         return {} if wait_for(lambda: not held(at), SETTLE_SECONDS, poll_seconds=0.5) else held(at)
