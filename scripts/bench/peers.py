@@ -14,7 +14,7 @@ plain      vLLM without any connector; its second time comes from its own cache
 pegaflow   PegaKVConnector, one tier, one metaserver
 lmcache    LMCacheMPConnector and LMCache's server, chunks of 256 ids as it has them by itself
 mooncake   MooncakeStoreConnector, Mooncake's master, the memory in the engine's process as vLLM has it by itself
-offloading vLLM's OffloadingConnector, where it starts (not with --quick)
+offloading vLLM's OffloadingConnector, where it starts (with --quick only where --side names it)
 
 ttft       a prompt of 1,024 and of 4,096 random ids that nobody has seen (cold), and the same again (warm) after POST
            /reset_prefix_cache, which empties vLLM's own cache only. vLLM's counters must say that at most 256 ids of it were
@@ -23,10 +23,11 @@ no-hit     unique prompts, several at once, prefill and decode, no hit (checked)
            round. Afterwards the first and the last prompt must come from the store: what does not save costs nothing
 
 Before anything is measured each side answers both lengths twice, and the second answer must be the first: eight tokens and their
-probabilities. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on. When
-plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each
-round. Exit codes: 0 all goals are met, 3 one is missed or a peer is left out (offloading may be), 1 ended before
-its time, 130 interrupted.
+probabilities. Where a store has not yet saved what comes again, that round of this side is dropped and counted (`late`); three in
+a row are a failure. A peer that cannot be had, does not start or fails a check is listed with the reason, and the run goes on.
+When plain vLLM or PegaFlow fails, it ends, as on a signal, and what was found until then is shown. The JSON is written after each
+round. Exit codes: 0 all goals are met, 3 one is missed or a peer is left out (offloading may be), 1 ended before its time, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -109,15 +110,18 @@ def one_start(
         found.add_run(side.name, Place(start, turn), no_hit(side, wanted, scale.answer, scale.at_once))
 
     for name in alive.names:
-        alive.turn(name, check)
+        while alive.turn(name, check):
+            pass  # it was late: with other prompts, until it is not, or has failed
     _told("answers checked")
     for number in range(scale.rounds):
         if "ttft" in parts:
             for name in _turned(alive.names, number):
-                alive.turn(name, partial(twice, turn=number), partial(found.forget, name, Place(start, number), twice=True))
+                away = (partial(what, name, Place(start, number), twice=True) for what in (found.forget, found.drop))
+                alive.turn(name, partial(twice, turn=number), *away)
         for turn in range(number * scale.runs, (number + 1) * scale.runs) if "no-hit" in parts else ():
             for name in _turned(alive.names, turn):
-                alive.turn(name, partial(run, turn=turn), partial(found.forget, name, Place(start, turn), twice=False))
+                away = (partial(what, name, Place(start, turn), twice=False) for what in (found.forget, found.drop))
+                alive.turn(name, partial(run, turn=turn), *away)
         done()
         _told(f"round {number + 1} of {scale.rounds} done")
 
@@ -164,7 +168,7 @@ def main() -> int:
     _room(sides, scale.pool_bytes)
     found, prompts = Found(), Prompts(seed=11)
     about: dict[str, str] = {}
-    missing: dict[str, str] = {}
+    missing = {side: "--quick" for side in SIDES if side not in usual and not arguments.side}
     ended, code = "", 0
     failed: Exception | None = None
 

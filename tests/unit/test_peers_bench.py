@@ -129,14 +129,17 @@ class Held:
 
     def __init__(self, name: str, runs: float = 0.0) -> None:
         self.name, self.runs, self.seconds = name, runs, 0.0
+        self.held = self.let_gone = 0
 
     def cpu(self) -> dict[str, float]:
         self.seconds += self.runs
         return {"thread": self.seconds}
 
-    def let_go(self) -> None: ...
+    def let_go(self) -> None:
+        self.let_gone += 1
 
-    def hold(self) -> None: ...
+    def hold(self) -> None:
+        self.held += 1
 
 
 def alive(monkeypatch: pytest.MonkeyPatch, folder: Path, *sides: Held) -> tuple[Any, Any, dict[str, str]]:
@@ -195,6 +198,64 @@ def test_a_goal_or_a_peer_that_is_missing_is_no_success(
     assert peers.main() == code
 
 
+def test_who_saves_late_loses_that_round_and_is_out_after_three_in_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, found, missing = alive(monkeypatch, tmp_path, Held(PLAIN), Held(OURS), Held(PEER))
+    asked = importlib.import_module("stores.asked")
+    dropped: list[bool] = []
+
+    def late(_: Any) -> None:
+        raise asked.Late("had not saved enough")
+
+    def turns(*asks: Any) -> list[bool]:
+        return [found.turn(PEER, ask, lambda: dropped.append(False), lambda: dropped.append(True)) for ask in asks]
+
+    held = found._sides[PEER]
+    assert turns(late, late, lambda side: None, late, late) == [True, True, False, True, True]
+    assert dropped == [True] * 4 and missing == {} and held.held == held.let_gone == 5, "it is held again each time"
+    assert turns(late, late) == [False, False], "it is not there any longer"
+    assert missing == {PEER: "3 times in a row: had not saved enough"} and found.names == [PLAIN, OURS]
+    assert len(dropped) == 5
+
+
+def test_only_a_store_can_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    asked, side = importlib.import_module("stores.asked"), importlib.import_module("engines.side")
+
+    class Counted:
+        name = PEER
+
+        def __init__(self, with_connector: bool) -> None:
+            self.with_connector = with_connector
+
+    def check(*came: int, with_connector: bool = True) -> type[Exception] | None:
+        try:
+            asked._check(Counted(with_connector), asked.Sources(*came), 1024)
+        except side.SideFailed as why:
+            return type(why)
+        return None
+
+    assert check(1024 - asked.CHUNK, 0, asked.CHUNK) is None
+    assert check(512, 0, 512) is asked.Late
+    assert check(512, 32, 480) is side.SideFailed, "some of it came from the engine's own cache"
+    assert check(0, 512, 512, with_connector=False) is side.SideFailed
+    assert check(0, 1023, 1, with_connector=False) is None
+
+
+def test_rounds_that_were_dropped_are_counted() -> None:
+    found = Found()
+    for turn in range(2):
+        for side in (PLAIN, PEER):
+            found.add_twice(side, Place(0, turn), twice(1000.0, 50.0))
+            found.add_run(side, Place(0, turn), Run(100.0, 100.0, 100.0))
+    found.drop(PEER, Place(0, 1), twice=True)
+    for turn in range(2):
+        found.drop(PEER, Place(0, turn), twice=False)
+    rows = twice_rows(found, (PLAIN, PEER), (1024,))
+    assert [(row["store"], row["n"], row["late"]) for row in rows] == [(PLAIN, 2, 0), (PEER, 1, 1)]
+    rows = [row for row in run_rows(found, (PLAIN, PEER), starts=2) if row["no hit"] == "ids/s"]
+    assert [(row["store"], row["pairs"], row["late"]) for row in rows] == [(PLAIN, 2, 0), (PEER, 0, 2)]
+
+
 @pytest.mark.parametrize("why, code", [("ended", 1), ("interrupted", 130), ("fault", None)])
 def test_what_was_found_is_shown_and_written_whatever_ends_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, why: str, code: int | None
@@ -223,5 +284,6 @@ def test_what_was_found_is_shown_and_written_whatever_ends_it(
         assert peers.main() == code
     document = json.loads(out.read_text())
     (doubt,) = (row["doubt"] for row in document["rows"] if "doubt" in row)
+    assert [row for row in document["rows"] if "left out" in row] == [{"left out": "offloading", "because": "--quick"}]
     assert "the rest was not measured" in doubt and "4096 ids" in capsys.readouterr().out
     assert [goal["met"] for goal in document["goals"]] == [True]

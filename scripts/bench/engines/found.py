@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -48,6 +49,7 @@ class Found:
     def __init__(self) -> None:
         self._twice: dict[tuple[str, int], dict[Place, Twice]] = {}
         self._runs: dict[str, dict[Place, Run]] = {}
+        self._late: Counter[tuple[str, bool]] = Counter()
 
     def add_twice(self, side: str, place: Place, twice: Twice) -> None:
         self._twice.setdefault((side, twice.ids), {})[place] = twice
@@ -59,6 +61,15 @@ class Found:
         """What `side` showed there, with (`twice`) or without hits: somebody else ran meanwhile."""
         for kept in [of for (name, _), of in self._twice.items() if name == side] if twice else [self._runs.get(side, {})]:
             kept.pop(place, None)
+
+    def drop(self, side: str, place: Place, *, twice: bool) -> None:
+        """As `forget`, and counted: its store had not yet saved what came again."""
+        self.forget(side, place, twice=twice)
+        self._late[side, twice] += 1
+
+    def late(self, side: str, *, twice: bool) -> int:
+        """Rounds that were dropped."""
+        return self._late[side, twice]
 
     def twice(self, side: str, ids: int) -> list[Twice]:
         return list(self._twice.get((side, ids), {}).values())

@@ -18,6 +18,7 @@ from stack import Stack
 
 from deployment.http import HttpFailure
 
+from .asked import Late
 from .lmcache_store import lmcache_store
 from .mooncake_store import mooncake_store
 from .offloading_store import offloading_store
@@ -28,6 +29,8 @@ LMCACHE, MOONCAKE, OFFLOADING = "lmcache", "mooncake", "offloading"
 SIDES: Final = (PLAIN, OURS, LMCACHE, MOONCAKE, OFFLOADING)
 FLAGS: Final = ("--num-gpu-blocks-override", "300")
 """Of 32 ids: two prompts of 4,096 ids and the load without hits fit in, and four engines into the memory of a small machine."""
+LATE: Final = 3
+"""Who has not yet saved what comes again so often in a row has not been late for once."""
 
 
 class Ended(Exception):
@@ -41,6 +44,7 @@ class Alive:
         self._folder, self._pool_bytes, self._about, self._missing = folder, pool_bytes, about, missing
         self._sides: dict[str, Side] = {}
         self._ends: dict[str, ExitStack] = {}
+        self._late: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -71,16 +75,29 @@ class Alive:
                 side.hold()
                 self._sides[name], self._ends[name] = side, end.pop_all()
 
-    def turn(self, name: str, ask: Callable[[Side], None], spoiled: Callable[[], None] = lambda: None) -> None:
+    def turn(
+        self,
+        name: str,
+        ask: Callable[[Side], None],
+        spoiled: Callable[[], None] = lambda: None,
+        dropped: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Only `name` runs while it is asked; nothing when it has failed before. Who fails is ended: `name`, or who ran though it
         was held, and then what `name` has shown is `spoiled`. Raises Ended when that is ours or plain vLLM.
+
+        When its store is Late, what it has shown is `dropped`; the third time in a row it is ended. Whether it was late, and is
+        still there.
         """
         if name not in self._sides:
-            return
+            return False
         side = self._sides[name]
+        late = ""
         try:
             with busy(side, [other for other in self._sides.values() if other is not side]):
-                ask(side)
+                try:
+                    ask(side)
+                except Late as why:  # caught in here, so that it is held again
+                    late = str(why)
         except NotHeld as why:
             spoiled()
             self._end({other: f"used {seconds:.3f} s of CPU while it was held" for other, seconds in why.used.items()})
@@ -88,6 +105,13 @@ class Alive:
             self._end({name: str(why)})
         except (OSError, ValueError, LookupError) as why:  # what a side answers or counts is not what it should be
             self._end({name: f"{type(why).__name__}: {why}"})
+        self._late[name] = self._late.get(name, 0) + 1 if late else 0
+        if late:
+            print(f"  {late}", file=sys.stderr, flush=True)
+            dropped()
+            if self._late[name] >= LATE and name in self._sides:
+                self._end({name: f"{LATE} times in a row: {late}"})
+        return bool(late) and name in self._sides
 
     def _end(self, failed: Mapping[str, str]) -> None:
         """All of them, before the first one that the rest depends on is told."""

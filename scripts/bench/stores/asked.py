@@ -23,6 +23,10 @@ NEAR: Final = 1e-3
 COUNTED_S: Final = 5.0
 
 
+class Late(SideFailed):
+    """What came again was not all saved yet: nothing is wrong, but what was measured there says nothing."""
+
+
 class Sources(NamedTuple):
     """Where positions of prompts came from so far, as vLLM counts."""
 
@@ -59,7 +63,7 @@ def awake(side: Side, prompts: Prompts) -> None:
 
 
 def check_answers(side: Side, prompt: list[int]) -> None:
-    """Raises SideFailed when what comes from the store does not lead to the answer that was computed.
+    """Raises Late, and SideFailed when what comes from the store does not lead to the answer that was computed.
 
     Without a store it comes from the engine's own cache.
     """
@@ -77,7 +81,7 @@ def check_answers(side: Side, prompt: list[int]) -> None:
 
 
 def ask_twice(side: Side, prompt: list[int]) -> Twice:
-    """Raises SideFailed when the second time is not served by the store (without one: by the engine's own cache)."""
+    """Raises Late or SideFailed when the second time is not served by the store (without one: by the engine's own cache)."""
     cold = first_token(side, prompt)
     if side.with_connector:
         side.forget_local()
@@ -91,7 +95,7 @@ def ask_twice(side: Side, prompt: list[int]) -> Twice:
 
 
 def no_hit(side: Side, wanted: Sequence[list[int]], answer: int, at_once: int) -> Run:
-    """`wanted`: prompts of more than CHUNK ids that nobody has seen. Raises SideFailed for a hit, and when nothing was saved."""
+    """`wanted`: prompts of more than CHUNK ids that nobody has seen. Raises SideFailed for a hit, Late when not all was saved."""
     run = without_hits(side, wanted, answer, at_once)
     if run.hits:
         raise SideFailed(f"{side.name}: {run.hits:.0f} hits in a workload without hits")
@@ -106,8 +110,10 @@ def no_hit(side: Side, wanted: Sequence[list[int]], answer: int, at_once: int) -
 
 def _check(side: Side, came: Sources, ids: int) -> None:
     source, other = (came.store, came.engine) if side.with_connector else (came.engine, came.store)
-    if source < ids - CHUNK or other:
+    if other or (source < ids - CHUNK and not side.with_connector):
         raise SideFailed(f"{side.name}: of {ids} ids that it had seen: {came}")
+    if source < ids - CHUNK:
+        raise Late(f"{side.name}: of {ids} ids that it had seen its store had not saved enough: {came}")
 
 
 def _counted(side: Side, before: Sources, ids: int) -> Sources:
