@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from simulation.validation import validated  # it starts processes
 
         counts, times, different = validated(costs, options.rounds)
-        show([_costs_rows(costs), counts, times], [], options.json)
+        show([_costs_rows(costs), counts, times], [], None)
+        if options.json is not None:
+            _write(options.json, [*counts, *times], costs)
         return 1 if different else 0
     setup = Setup(seconds=options.seconds, warm=options.warm, seed=options.seed, costs=costs)
     nodes = [int(count) for count in (options.nodes or ("8,16" if options.quick else NODES)).split(",")]
@@ -89,8 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, rows: list[dict[str, Any]], costs: Costs) -> None:
-    document = {**head(), "costs": _costs_rows(costs), "rows": rows}
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    report.write({**head(), "costs": _costs_rows(costs), "rows": rows}, path)
 
 
 if __name__ == "__main__":
