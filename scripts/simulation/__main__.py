@@ -58,10 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.study == ["validate"]:
         from simulation.validation import validated  # it starts processes
 
-        counts, times, different = validated(costs, options.rounds)
-        show([_costs_rows(costs), counts, times], [], None)
+        compared, different = validated(costs, options.rounds)
+        show([_costs_rows(costs), *compared], [], None)
         if options.json is not None:
-            _write(options.json, [*counts, *times], costs)
+            _write(options.json, [row for rows in compared for row in rows], costs)
         return 1 if different else 0
     setup = Setup(seconds=options.seconds, warm=options.warm, seed=options.seed, costs=costs)
     nodes = [int(count) for count in (options.nodes or ("8,16" if options.quick else NODES)).split(",")]

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import uvloop
+import xxhash
 from pegaflow.common.bus.rpc import Request, RpcClient, RpcServer
 from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.slot_table import SlotEntry, SlotState, SlotTable, table_bytes
@@ -34,6 +35,7 @@ from simulation.tally import percentile
 
 ROUNDS = 10
 COLD_S = 0.004
+CHECKSUMMED = 64 << 20
 DISK_KINDS = ("tier.disk_read", "tier.disk_written")
 TRIM = 0.95
 """Of the measurements of one size: the slowest are those into which a collection of garbage or another process fell."""
@@ -177,6 +179,19 @@ def stores() -> float:
     table = SlotTable(memoryview(bytearray(table_bytes(1 << 30))))
     entry = SlotEntry(SlotState.SEALED, bytes(48), 0, 1, 64, 1 << 20, 0, 0, bytes(16), 1)
     return _per_call(lambda: table.store(7, entry), 2000)
+
+
+def checksums(page_bytes: int) -> float:
+    """Bytes per second of one thread over pages of this size in 64 MiB of written memory: the median of several rounds."""
+    memory = memoryview(bytearray(b"pegaflow" * (CHECKSUMMED // 8)))
+    pages = [memory[at : at + page_bytes] for at in range(0, CHECKSUMMED - page_bytes + 1, page_bytes)]
+    times = []
+    for _ in range(ROUNDS):
+        began = time.thread_time()
+        for page in pages:
+            xxhash.xxh3_128_digest(page)
+        times.append(time.thread_time() - began)
+    return len(pages) * page_bytes / percentile(times, 0.5)
 
 
 def measured(quick: bool = False) -> Costs:

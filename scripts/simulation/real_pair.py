@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
+import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +18,8 @@ from pegaflow.common.bus.sockets import SocketFactory
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.envelope import ReplyHeader, RequestHeader, encode, open_envelope
 from pegaflow.common.wire.messages import loads, operate
-from pegaflow.common.wire.messages.catalogue import SEALED, Locate
+from pegaflow.common.wire.messages.catalogue import SEALED, Locate, NodeList, Nodes
+from pegaflow.services.tier.service import HELLO_S
 from stack import Engine, Stack, keys, until
 
 from simulation.pair import IDLE_S, METASERVER_COUNTS, PAGE_BYTES, PAUSE_S, POOL_BYTES, TIER_COUNTS, picked
@@ -25,6 +28,8 @@ from simulation.tally import percentile
 _TICKS = os.sysconf("SC_CLK_TCK")
 PINGS = 200
 WINDOW = 32
+SIGN_S = 0.02
+LOOK_S = 0.002
 
 
 class RealPair:
@@ -123,6 +128,35 @@ class RealPair:
         self._saved += total
         until("everything is sealed", lambda: self._stack.dump("a")["announced"]["sealed"] >= self._saved)
         time.sleep(0.2)
+
+    def restart(self) -> tuple[float, float]:
+        """Killed, not ended; its beginning as a process, which nothing simulates, is not counted."""
+        time.sleep(random.uniform(0.0, HELLO_S))  # so that the tiers' hellos fall anywhere
+        process = self._stack._processes[0]
+        process.kill()
+        process.wait()
+        self._stack._processes[0] = subprocess.Popen(process.args, stdin=subprocess.DEVNULL)
+        until("a metaserver that answers", lambda: self._states(SIGN_S) is not None)
+        back = known = time.monotonic()
+        while len(states := self._states(10.0) or []) < 2 or "syncing" in states:
+            if not states:
+                known = time.monotonic()
+            time.sleep(LOOK_S)
+        return known - back, time.monotonic() - back
+
+    def _states(self, seconds: float) -> list[str] | None:
+        """Of the nodes that the metaserver knows; None: it does not answer in time."""
+        sock = self._factory.dealer(self._stack.metaserver)
+        try:
+            sock.send_multipart(encode(Nodes(), RequestHeader(1, 10_000, 0)))
+            if not sock.poll(int(seconds * 1e3)):
+                return None
+            found = open_envelope(sock.recv_multipart(), ReplyHeader).message()
+        finally:
+            sock.close(0)
+        if not isinstance(found, NodeList):
+            raise SystemExit(f"no list of nodes: {found}")
+        return list(found.states)
 
     def idle(self) -> None:
         time.sleep(IDLE_S)

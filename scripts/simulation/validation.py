@@ -1,7 +1,8 @@
 """Does the simulation say what happens? The same script on two real tiers and a metaserver, and simulated, side by side.
 
-Counts must be equal. Times are compared as ratios: the wire's part comes from a ping to a real tier and the READ's latency from
-the real lookup of one remote page, so that row fits by itself; all other rows are predictions.
+Counts must be equal. Times are compared as ratios. What goes in: costs (measure.py), a ping to a real tier for the wire's part,
+the checksum's rate in the same run, the mover's rate, which is set by hand (pair.MOVER), and the READ's latency from the real
+lookup of one remote page, so that row fits by itself. Compared are two tiers and a metaserver; docs/scaling.md says what is not.
 """
 
 from __future__ import annotations
@@ -9,23 +10,33 @@ from __future__ import annotations
 from typing import Any
 
 from simulation.costs import Costs
-from simulation.pair import SIZES, Played, SimPair, play
+from simulation.measure import checksums
+from simulation.pair import MOVER, PAGE_BYTES, SIZES, Played, SimPair, play
 from simulation.real_pair import RealPair
 from simulation.tally import percentile
 
 
-def validated(costs: Costs, rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Rows of counts, rows of times, and how many counts differ."""
+def validated(costs: Costs, rounds: int) -> tuple[list[list[dict[str, Any]]], int]:
+    """Tables of what goes in, of counts and of times, and how many counts differ."""
+    checksum = checksums(PAGE_BYTES)
     with RealPair() as real_pair:
         real_pair.settled()
         ping = real_pair.ping()
         real = play(real_pair, rounds)
         hop = max(1e-6, (ping - costs.woken - costs.received(0) - costs.sent(0)) / 2)
     wanted = percentile(real.remote[1], 0.5)
-    without = percentile(play(SimPair(costs, hop, 0.0), 20).remote[1], 0.5)
-    simulated = play(SimPair(costs, hop, max(0.0, wanted - without)), rounds)
+    without = percentile(play(SimPair(costs, hop, 0.0, checksum), 20, restarts=0).remote[1], 0.5)
+    latency = max(0.0, wanted - without)
+    simulated = play(SimPair(costs, hop, latency, checksum), rounds)
+    inputs: list[dict[str, Any]] = [
+        {"input": "message, one way, us", "value": hop * 1e6, "from": "ping"},
+        {"input": "READ, us", "value": latency * 1e6, "from": "fitted to the remote lookup of 1"},
+        {"input": "checksum, GB/s", "value": checksum / 1e9, "from": "measured"},
+        {"input": "mover, GB/s", "value": MOVER / 1e9, "from": "set by hand"},
+    ]
     counts = list(_counts(real, simulated))
-    return counts, list(_times(real, simulated, rounds)), sum(row["real"] != row["simulated"] for row in counts)
+    different = sum(row["real"] != row["simulated"] for row in counts)
+    return [inputs, counts, list(_times(real, simulated, rounds))], different
 
 
 def _counts(real: Played, simulated: Played) -> Any:
@@ -45,6 +56,9 @@ def _times(real: Played, simulated: Played, rounds: int) -> Any:
 
     for what, seconds in real.flood.items():
         yield _time(f"{what}, many at once: CPU ms", 1e3 * seconds, 1e3 * simulated.flood[what])
+    for place, what in enumerate(("until it knows a node", "until it is whole")):
+        took, takes = (percentile([pair[place] for pair in one.restarts], 0.5) for one in (real, simulated))
+        yield _time(f"metaserver begins again: {what}, p50 ms", 1e3 * took, 1e3 * takes)
 
 
 def _time(what: str, real: float, simulated: float) -> dict[str, Any]:

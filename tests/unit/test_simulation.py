@@ -13,9 +13,9 @@ import pytest
 from simulation.cluster import Cluster, Setup
 from simulation.costs import Costs, Line
 from simulation.figures import Load, Model
-from simulation.measure import fitted
+from simulation.measure import checksums, fitted
 from simulation.metaserver import table_bytes
-from simulation.pair import SIZES, SimPair, play
+from simulation.pair import PAGE_BYTES, SIZES, SimPair, play
 from simulation.report import write
 from simulation.settings import changed, check
 from simulation.tally import percentile
@@ -97,7 +97,7 @@ def test_a_coarser_grain_has_the_same_tokens_in_fewer_pages() -> None:
 
 def test_the_script_of_the_validation_has_the_counts_that_it_must_have() -> None:
     rounds = 2
-    played = play(SimPair(Costs(), 1e-4, 1e-3), rounds, {"locate": 20, "save": 4})
+    played = play(SimPair(Costs(), 1e-4, 1e-3, 12e9), rounds, {"locate": 20, "save": 4}, restarts=2)
     calls, pages = rounds * len(SIZES), rounds * sum(SIZES)
     assert played.counts["metaserver"] == {"deltas": 3 * calls, "locates": calls}  # pending and sealed at a, sealed at b
     assert played.counts["tier b"]["fetched"] == played.counts["tier a"]["pinned"] == played.counts["tier a"]["sealed"] == pages
@@ -105,6 +105,14 @@ def test_the_script_of_the_validation_has_the_counts_that_it_must_have() -> None
     assert max(played.local[128]) < min(played.remote[128])
     assert set(played.flood) == {"metaserver, locate of 64", "metaserver, two deltas of 64", "tier a, save of 64"}
     assert min(played.flood.values()) > 1e-5
+    assert len(played.restarts) == 2 and all(0.0 < known < whole < 5.0 for known, whole in played.restarts)
+
+
+def test_the_pair_verifies_what_it_fetches_at_the_rate_that_was_measured() -> None:
+    fast, slow = (play(SimPair(Costs(), 1e-4, 1e-3, rate), 1, {"locate": 1, "save": 1}, restarts=0) for rate in (1e10, 1e8))
+    more = PAGE_BYTES * 128 / 1e8
+    assert slow.remote[128][0] - fast.remote[128][0] == pytest.approx(more, rel=0.2)
+    assert checksums(PAGE_BYTES) > 1e8
 
 
 def test_a_line_is_found_again_in_what_was_measured() -> None:
