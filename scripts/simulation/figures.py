@@ -22,7 +22,7 @@ class Hardware:
     copy: float = 55e9
     """Device ↔ pool over PCIe 5 x16, per rank."""
     hash: float = 12e9
-    """xxh3_128 from memory on one thread: what one core reads, not the 23 GiB/s of the hash itself."""
+    """xxh3_128 from memory on one thread: what one core reads, not the 23 GiB/s of the hash itself. Tiers have up to four."""
     disk_read: float = 8 * 6.5e9
     disk_write: float = 8 * 3.5e9
     """Eight U.2 NVMe drives."""

@@ -1,6 +1,6 @@
 """The router: the real choice (`choose`), the real memory of prefixes, and the locator's question with its wait.
 
-Its own core is not modelled: a request costs it under 0.2 ms (docs/router.md), and any number of routers may run.
+Its own core is not modelled (scripts/bench/router prints how many requests one carries), and any number of routers may run.
 """
 
 from __future__ import annotations
