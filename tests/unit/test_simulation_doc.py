@@ -66,8 +66,8 @@ def test_what_each_table_was_run_with_is_what_its_study_does() -> None:
         document |= {(study, n, g, s) for n in numbers(nodes) for g in numbers(grains) for s in numbers(seconds)}
     code = set()
     for study, cases in STUDIES.items():
-        seconds, warm = (24.0, 16.0) if study == "levels" else (4.0, 2.0)
-        for _, setup in cases(Setup(seconds=seconds, warm=warm), NODES):
+        base = Setup(seconds=24.0, warm=16.0) if study == "levels" else Setup(seconds=4.0, warm=2.0)
+        for _, setup in cases(base, NODES):
             name = study + (PAGES_256 if setup.model.block == 256 else "")
             code.add((name, float(setup.nodes), float(setup.grain), round(setup.seconds - setup.warm, 3)))
     assert document == code
