@@ -49,6 +49,10 @@ class PromptMaker:
         ids = self._tokenizer.encode(text, add_special_tokens=False).ids[:length]
         return self.exact(f"{topic} {length}", ids)
 
+    def text(self, token: int) -> str:
+        """What this id alone is as text; empty for a special one."""
+        return str(self._tokenizer.decode([token]))
+
     def exact(self, name: str, ids: list[int], **fields: object) -> Case:
         """A completion of exactly these ids; `fields` are added to the body or replace what is there."""
         body = _common(self._model_name) | {"prompt": ids} | fields

@@ -22,6 +22,7 @@ from bench.needles.score import (
     Part,
     Reference,
     first_difference,
+    forwardable,
     joined,
     judged,
     other_scores,
@@ -284,6 +285,21 @@ def test_counters_prove_a_way(way: Way, field: str, off: int) -> None:
     assert unproven(part) == []
     less = Part(way, part.prompts, part.answers, proven._replace(**{field: getattr(proven, field) + off}))
     assert len(unproven(less)) >= 1 and all(str(way) in text for text in unproven(less))
+
+
+def test_a_prompt_whose_first_token_is_no_text_is_sent_whole_and_d_computes_its_last_position() -> None:
+    parts = [prompt(97, "half"), prompt(97, "whole")]
+    grown = counters(p_positions=194, b_pages_fetched=7, d_positions=2, d_last_positions=2, replays=1)
+    proven = Part(Way.COLD, parts, [answer(1)] * 2, grown, frozenset({"half"}))
+    assert unproven(proven) == []
+    assert unproven(replace(proven, replayed=frozenset())) != [], "a replay without need"
+    assert unproven(replace(proven, grown=grown._replace(replays=0))) != []
+    assert proven.plus(replace(proven, replayed=frozenset({"whole"}))).replayed == {"half", "whole"}
+
+
+@pytest.mark.parametrize(("text", "whole"), [("a", True), (" ", True), ("", False), ("\ufffd", False), ("x\ufffd", False)])
+def test_what_can_stand_at_the_end_of_a_prompt_as_text(text: str, whole: bool) -> None:
+    assert forwardable(text) is whole
 
 
 def test_the_pace_is_that_of_two_prefills() -> None:

@@ -25,12 +25,16 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One group of prompts, all of one length, answered in one way. `grown`: counters over it; None where no P and D are."""
+    """One group of prompts, all of one length, answered in one way. `grown`: counters over it; None where no P and D are.
+
+    `replayed`: names of prompts whose first token is no whole text, so that the router has to send the whole request to D.
+    """
 
     way: Way
     prompts: Sequence[Prompt]
     answers: Sequence[Answer]
     grown: Counters | None = None
+    replayed: frozenset[str] = frozenset()
 
     @property
     def group(self) -> str:
@@ -43,7 +47,8 @@ class Part:
     def plus(self, other: Part) -> Part:
         """Of the same group and way."""
         grown = self.grown.plus(other.grown) if self.grown and other.grown else None
-        return Part(self.way, [*self.prompts, *other.prompts], [*self.answers, *other.answers], grown)
+        replayed = self.replayed | other.replayed
+        return Part(self.way, [*self.prompts, *other.prompts], [*self.answers, *other.answers], grown, replayed)
 
 
 def joined(parts: Sequence[Part]) -> list[Part]:
@@ -54,6 +59,11 @@ def joined(parts: Sequence[Part]) -> list[Part]:
         found[key] = found[key].plus(part) if key in found else part
     groups = list(dict.fromkeys(part.group for part in parts))
     return [found[group, way] for group in groups for way in Way if (group, way) in found]
+
+
+def forwardable(text: str) -> bool:
+    """Of a first token: the text of a special one is empty, that of half a character ends with U+FFFD."""
+    return text != "" and text[-1] != "\ufffd"
 
 
 def told(prompt: Prompt, answer: Answer) -> bool:
@@ -107,10 +117,12 @@ def unproven(part: Part) -> list[str]:
     grown = part.grown
     if grown is None:
         return []
-    pages = sum(prompt.pages for prompt in part.prompts)
+    before_last = sum(pages_before_last(prompt) for prompt in part.prompts)
+    # Of a prompt that is sent whole D computes the last position, so nobody needs the page that only that one is in.
+    again = len(part.replayed)
+    pages = sum(pages_before_last(prompt) if prompt.name in part.replayed else prompt.pages for prompt in part.prompts)
     ids = sum(len(prompt.ids) for prompt in part.prompts)
     full = sum(len(prompt.ids) // BLOCK_SIZE for prompt in part.prompts)
-    before_last = sum(-(-(len(prompt.ids) - 1) // BLOCK_SIZE) for prompt in part.prompts)
     rest = sum(after_full_pages(len(prompt.ids)) for prompt in part.prompts)
     to_b = grown.b_pages_fetched + grown.b_disk_pages_read
     match part.way:
@@ -138,12 +150,17 @@ def unproven(part: Part) -> list[str]:
             claims = []
     if part.way in (Way.COLD, Way.DISK):
         claims += [
-            ("prompt positions computed on D", grown.d_prompt_positions, 0, grown.d_prompt_positions == 0),
-            ("requests replayed", grown.replays, 0, grown.replays == 0),
+            ("prompt positions computed on D", grown.d_prompt_positions, again, grown.d_prompt_positions == again),
+            ("requests replayed", grown.replays, again, grown.replays == again),
         ]
     return [
         f"{part.way}: {part.group}: {what}: {value:.0f}, expected {wanted}" for what, value, wanted, holds in claims if not holds
     ]
+
+
+def pages_before_last(prompt: Prompt) -> int:
+    """Of all positions but the last one, which vLLM always computes itself."""
+    return -(-(len(prompt.ids) - 1) // BLOCK_SIZE)
 
 
 def row(part: Part, references: Mapping[str, Reference]) -> dict[str, Any]:

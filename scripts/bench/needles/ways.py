@@ -19,7 +19,7 @@ from environment.progress import step
 from .pace import Pace, pace
 from .path import Way, after_own_cache
 from .prompts import CHUNK, Prompt
-from .score import Part, Reference, unproven
+from .score import Part, Reference, forwardable, unproven
 from .site import Site
 
 SETTLE_SECONDS: Final = 5.0
@@ -80,7 +80,12 @@ def answered(site: Site, way: Way, group: Sequence[Prompt], prompts: PromptMaker
             answers = [_heard(site.d, _case(prompts, prompt, **more)) for prompt in group]
         else:
             answers = [_heard(site.router, _case(prompts, prompt)) for prompt in group]
-        return _settled(lambda: Part(way, group, answers, counters.read(site.ports).since(before)))
+        replayed = frozenset(
+            prompt.name
+            for prompt, answer in zip(group, answers, strict=True)
+            if way is not Way.REMOTE and answer.ids and not forwardable(prompts.text(answer.ids[0]))
+        )
+        return _settled(lambda: Part(way, group, answers, counters.read(site.ports).since(before), replayed))
 
 
 def _heard(server: Server, case: Case) -> Answer:
