@@ -60,7 +60,8 @@ BYTES_AN_ID: Final = 30 * 2 * 3 * 64 * 4
 """Of the model's KV cache: layers, keys and values, heads, their width, float32."""
 SPARE: Final = 1.3
 """Of a pool, so that no store evicts: they begin at 80 to 95 % of what they have."""
-ENGINE_BYTES: Final = 2 << 30
+ENGINE_BYTES: Final = 3 << 30
+"""Of API server, engine core and worker."""
 STEP_BYTES: Final = 1 << 30
 
 
