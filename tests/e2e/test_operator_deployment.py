@@ -112,7 +112,7 @@ def test_why_a_prompt_missed(deployment: Deployment, ask: Operator, tmp_path: Pa
 
     def went_its_way() -> bool:
         """A grant that comes too late costs a page; then it is another prompt's turn."""
-        ids, file = prompt(deployment, f"orchard {len(seen)}", tmp_path)
+        ids, file = prompt(deployment, f"orchard-{len(seen)}", tmp_path)
         seen.append((file, ask(f"why {complete(deployment, ids)['id']}")))
         return causes(seen[-1][1]) == {"a": "never_saved", "b": "there"}
 
