@@ -8,8 +8,9 @@ new. The handoff begins where the router has P's answer (as `pegaflow_router_han
 begins; D's engine core writes down its moments by the same clock. `to D` has the client's sending in it, a millisecond or less.
 That step itself and the way back to the client are vLLM's, and stand beside it.
 
-NOTE: clients, engines and services share the same cores. Both engines compute with one thread each, bound to no core, as
-multiturn's do.
+NOTE: clients, engines and services share the same cores. Engines compute with as many threads as vLLM starts by itself, on the
+cores that it binds them to. With one thread each, bound to no core, as in multiturn, a handoff takes up to a fifth longer, and
+D's step a quarter to a half longer (docs/performance.md).
 
 Whatever ends the benchmark before its time, what was measured until then is shown, with a doubt, and no goal is met.
 
@@ -33,7 +34,7 @@ from typing import Any, Final, NoReturn
 
 from engines.journal import JournalFile
 from engines.names import SCHEDULER, STEPS_FILE
-from engines.threads import ONE_THREAD, SETTING
+from engines.threads import ONE_THREAD
 from handoffs.timeline import Handoff, handoff, row, series
 from report import Goal, at_most, ended, show
 from turns.doubts import restarted
@@ -129,7 +130,7 @@ def play(asked: argparse.Namespace, lengths: list[int], folder: Path, outcome: O
             tiny_model.make(model)
     check_memory(8 * GIB)
     steps = folder / "d.steps"
-    os.environ |= {STEPS_FILE: str(steps), **ONE_THREAD}
+    os.environ[STEPS_FILE] = str(steps)
     options = {"model": model, "model_name": asked.model, "d": f"--scheduler-cls {SCHEDULER}"}
     with Stand(Kind.PD, folder, options) as stand:
         bench = Bench(stand, JournalFile(steps), PromptMaker(model, asked.model), asked.model)
@@ -149,7 +150,8 @@ def play(asked: argparse.Namespace, lengths: list[int], folder: Path, outcome: O
 
 def settings(asked: argparse.Namespace) -> list[dict[str, Any]]:
     values = {"model": asked.model, "engines": ENGINE_FLAGS, "rounds": f"{asked.rounds}, and {WARM} before that do not count"}
-    return [*({"setting": name, "value": value} for name, value in values.items()), SETTING]
+    values["threads of an engine"] = ", ".join(f"{name}={os.environ.get(name, 'as vLLM has it')}" for name in ONE_THREAD)
+    return [{"setting": name, "value": value} for name, value in values.items()]
 
 
 def main() -> int:
