@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from report import Goal, at_most, head, put, show
+from report import Goal, as_json, at_most, head, put, show
 
 from failures.result import RECOVERY_SECONDS, Result, matrix, picture, total
 
@@ -63,6 +62,6 @@ class Record:
                 "matrix": matrix(self.results),
                 "goals": [asdict(goal) for goal in self.goals()],
             }
-            put(self.json_file, json.dumps(document, indent=2) + "\n")
+            put(self.json_file, as_json(document))
         if self.svg is not None and self.results:
             put(self.svg, picture(self.results))

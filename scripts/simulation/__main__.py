@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from report import head, show
+from report import as_json, head, put, show
 
 from simulation import report
 from simulation.cluster import Setup
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(path: Path, rows: list[dict[str, Any]], costs: Costs) -> None:
-    report.write({**head(), "costs": _costs_rows(costs), "rows": rows}, path)
+    put(path, as_json({**head(), "costs": _costs_rows(costs), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Tables, limits, JSON and charts from rows of studies. Pure, but for the files that it is told to write."""
+"""Tables, limits and charts from rows of studies. Pure, but for the files that it is told to write."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,22 +24,6 @@ COLUMNS = {
 def table(study: str, rows: Sequence[Row]) -> list[Row]:
     """The columns that this study is about."""
     return [{"what": row["what"], **{name: row[name] for name in COLUMNS[study]}} for row in rows]
-
-
-def plain(value: Any) -> Any:
-    """What JSON can say: NaN and infinities, which it cannot, are null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def write(document: Row, path: Path) -> None:
-    """As JSON, as a whole or not at all: it is written again after each run."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(plain(document), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    beside.replace(path)
 
 
 def charts(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from simulation.figures import Load, Model
 from simulation.measure import checksums, fitted
 from simulation.metaserver import table_bytes
 from simulation.pair import PAGE_BYTES, SIZES, SimPair, play
-from simulation.report import write
 from simulation.settings import changed, check
 from simulation.tally import percentile
 
@@ -146,16 +143,3 @@ def test_a_percentile_is_the_value_at_its_rank() -> None:
     values = [float(value) for value in range(10, 0, -1)]
     assert [percentile(values, share) for share in (0.0, 0.1, 0.5, 0.51, 0.99, 1.0)] == [1.0, 1.0, 5.0, 6.0, 10.0, 10.0]
     assert math.isnan(percentile([], 0.5))
-
-
-def test_the_json_is_json(tmp_path: Path) -> None:
-    row = {"full at nodes": float("nan"), "recovery s": float("inf"), "core": 0.5, "nodes": 8, "more": [{"less": float("-inf")}]}
-    file = tmp_path / "found.json"
-    write({"rows": [row]}, file)
-
-    def none(text: str) -> None:
-        raise AssertionError(f"{text} is no JSON")
-
-    found = json.loads(file.read_text(encoding="utf-8"), parse_constant=none)
-    assert found == {"rows": [{"full at nodes": None, "recovery s": None, "core": 0.5, "nodes": 8, "more": [{"less": None}]}]}
-    assert [path.name for path in tmp_path.iterdir()] == ["found.json"]
