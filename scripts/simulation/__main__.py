@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json is not None:
             _write(options.json, [row for rows in compared for row in rows], costs)
         return 1 if different else 0
+    if not 0 <= options.warm < options.seconds:
+        raise SystemExit("bad_times: --warm is less than --seconds: nothing would be counted")
     setup = Setup(seconds=options.seconds, warm=options.warm, seed=options.seed, costs=costs)
     nodes = [int(count) for count in (options.nodes or ("8,16" if options.quick else NODES)).split(",")]
     if options.quick:
