@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from array import array
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,6 +20,7 @@ CORPUS = Path(__file__).parents[1] / "corpus"
 """Bodies that once did harm, or were made to: `<kind>-<what>.hex`. A case that the fuzzer finds is kept here."""
 
 
+@cache
 def column(tag: str, n: int) -> st.SearchStrategy[Any]:
     """A field's values; the columns of one message have `n` rows, so that most messages pass their own check."""
     strategies: dict[str, st.SearchStrategy[Any]] = {

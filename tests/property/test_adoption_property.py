@@ -315,5 +315,5 @@ class Lives(World):
         assert set(dump["pages"]) <= {"sealed"} and not dump["sessions"]
 
 
-Lives.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Lives.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 TestLives = Lives.TestCase

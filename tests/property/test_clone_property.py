@@ -211,7 +211,7 @@ class CloneAgainstTier(RuleBasedStateMachine):
         assert {key: entry_state(entry) for key, entry in live_entries(self.clone).items()} == self.tier.entries
 
 
-CloneAgainstTier.TestCase.settings = settings(max_examples=250, stateful_step_count=50, deadline=None)
+CloneAgainstTier.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 TestCloneAgainstTier = CloneAgainstTier.TestCase
 
 

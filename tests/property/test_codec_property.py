@@ -17,7 +17,7 @@ from wire_samples import HEADERS, MESSAGES
 
 
 @pytest.mark.parametrize("cls", [type(message) for message in MESSAGES], ids=lambda cls: cls.KIND)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_what_is_encoded_comes_back_or_is_refused_by_its_own_check(cls: type[Any], data: st.DataObject) -> None:
     message = data.draw(messages(cls))
@@ -33,14 +33,14 @@ def test_what_is_encoded_comes_back_or_is_refused_by_its_own_check(cls: type[Any
 KINDS = st.sampled_from([message.KIND for message in MESSAGES]) | st.text(max_size=10)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(KINDS, st.binary(max_size=60) | ROWS)
 def test_no_body_raises_anything_but_a_wire_error(kind: str, body: bytes) -> None:
     with contextlib.suppress(WireError):
         decode_body(kind, body)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(list(MESSAGES)), st.data())
 def test_a_spoiled_body_raises_nothing_but_a_wire_error(message: Any, data: st.DataObject) -> None:
     body = bytearray(encode_body(message))
@@ -50,7 +50,7 @@ def test_a_spoiled_body_raises_nothing_but_a_wire_error(message: Any, data: st.D
         decode_body(message.KIND, bytes(body))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(list(HEADERS.values())), st.data())
 def test_no_frames_raise_anything_but_a_wire_error(header: Any, data: st.DataObject) -> None:
     frames = encode(Ping(), header)

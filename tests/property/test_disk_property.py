@@ -278,5 +278,5 @@ class DiskWorld(World):
         assert not any(view[name] for name in ("writing", "writing_bytes", "reading", "reading_bytes", "stuck"))
 
 
-DiskWorld.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+DiskWorld.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestDisk = DiskWorld.TestCase

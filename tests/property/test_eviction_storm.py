@@ -19,7 +19,7 @@ from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.snapshots import Snapshots
 
-EVICTIONS = int(os.environ.get("PEGAFLOW_STORM", "100000"))
+EVICTIONS = int(os.environ.get("PEGAFLOW_STORM", "40000"))
 POOL = 20_000
 NAME = b"n" * 16
 EPOCH = 5

@@ -32,7 +32,7 @@ from pegaflow.services.metaserver import events as meta_events
 from pegaflow.services.tier import commands, events
 from tier_script import EPOCH, Script, key, located
 
-EXAMPLES = int(os.environ.get("PEGAFLOW_FUZZ", "200"))
+EXAMPLES = int(os.environ.get("PEGAFLOW_FUZZ", "25"))
 pytestmark = pytest.mark.timeout(120 + EXAMPLES // 5)
 HEADERS = (RequestHeader(1, 1000, 0), ReplyHeader(1, EPOCH), PublicationHeader(1, 1, 1, b"t" * 16), EventHeader("a", EPOCH, 1))
 

@@ -54,7 +54,7 @@ def open_now(system: Routed) -> dict[tuple[str, Any], float]:
     return {(sample.name, tuple(sample.labels.items())): sample.value for sample in found}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     mixed=st.booleans(),
     first_token=st.booleans(),

@@ -80,7 +80,7 @@ class IndexAgainstDictionaries(RuleBasedStateMachine):
         assert len(self.index._numbers) <= len(used) + self.index._spare
 
 
-IndexAgainstDictionaries.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+IndexAgainstDictionaries.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestIndexAgainstDictionaries = IndexAgainstDictionaries.TestCase
 
 

@@ -206,6 +206,6 @@ class StrictLoadMachine(LoadMachine):
 
 
 TestLoadMachine = LoadMachine.TestCase
-TestLoadMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLoadMachine.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestStrictLoadMachine = StrictLoadMachine.TestCase
 TestStrictLoadMachine.settings = TestLoadMachine.settings

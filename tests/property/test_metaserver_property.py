@@ -215,7 +215,7 @@ class Cluster(RuleBasedStateMachine):
         assert self.connected == set(self.state.nodes.by_name)
 
 
-Cluster.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestCluster = Cluster.TestCase
 
 
@@ -240,5 +240,5 @@ class SlowCluster(Cluster):
         self.patch.undo()
 
 
-SlowCluster.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SlowCluster.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestSlowCluster = SlowCluster.TestCase

@@ -87,5 +87,5 @@ class Channel(RuleBasedStateMachine):
         assert len(self.window) == 0 and self.window.next_due() is None
 
 
-Channel.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Channel.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 TestChannel = Channel.TestCase

@@ -375,5 +375,5 @@ class SharedCatalogue(RuleBasedStateMachine):
             assert {key: entry_state(entry) for key, entry in self.store.generations.get(generation, {}).items()} == tier.entries
 
 
-SharedCatalogue.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+SharedCatalogue.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestSharedCatalogue = SharedCatalogue.TestCase

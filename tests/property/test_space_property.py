@@ -280,7 +280,7 @@ class S3World(World):
     policy = "s3fifo"
 
 
-World.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+World.TestCase.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 S3World.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestLru = World.TestCase
 TestS3Fifo = S3World.TestCase

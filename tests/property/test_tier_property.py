@@ -297,5 +297,5 @@ class World(TierWorld):
                 self.feed(events.TakeAnswer(job, error if fail else Taken(count)))
 
 
-World.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+World.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestTier = World.TestCase
