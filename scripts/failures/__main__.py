@@ -41,6 +41,7 @@ def main() -> int:
     asked = parser.parse_args()
     chosen = [one for one in ALL if _wanted(one, asked.only or [], quick=asked.quick)]
     if asked.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader, `head` for example, may have seen enough
         print("\n".join(one.name for one in chosen))
         return 0
     if not chosen:

@@ -374,8 +374,7 @@ def test_a_prompt_of_100000_ids_is_one_long_line() -> None:
         prefill, decode = ScriptedEngine(model_length=1 << 20), ScriptedEngine(model_length=1 << 20)
         async with routed(prefill, decode) as system:
             ids = list(range(100_000, 200_000))
-            body = bodies(COMPLETIONS, prompt=ids, stream=True, return_token_ids=True)
-            reply = await system.post(COMPLETIONS, body)
+            reply = await system.post(COMPLETIONS, bodies(COMPLETIONS, prompt=ids, stream=True, return_token_ids=True))
             assert reply.text == "Hello wörld!"
             assert reply.chunks[0]["choices"][0]["prompt_token_ids"] == ids
             # Chat is checked for its ids, which D sends as one event.
@@ -393,8 +392,7 @@ def test_usage_in_a_stream_only_when_asked(path: str) -> None:
         async with routed(prefill, decode) as system:
             reply = await system.post(path, bodies(path, stream=True))
             assert b"usage" not in reply.body
-            options = {"include_usage": True, "continuous_usage_stats": True}
-            body = bodies(path, stream=True, stream_options=options)
+            body = bodies(path, stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
             alone = await system.post(path, body, url=prefill.url)
             reply = await system.post(path, body)
             assert [chunk.get("usage") for chunk in reply.chunks] == [chunk.get("usage") for chunk in alone.chunks]
