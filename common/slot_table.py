@@ -4,7 +4,7 @@
 
     header  0 magic | 8 version u32 | 12 granule u32 | 16 pool bytes u64 | 24 epoch u64 | 32 boot id 16 B | 48 sessions id 16 B
             64 granules of a slab u32 | 68 entry bytes u32 | 72 inode of the pool u64 | 80 crc32 of all these but the epoch
-            4080 life, 4088 bytes of the pool that have memory: one aligned 64-bit store each
+            4072 readers_until in ms, 4080 life, 4088 bytes of the pool that have memory: one aligned 64-bit store each
     entry   0 generation u64 | 8 state u8 | 9 key length u8 | 10 shard u16 | 12 shards u16 | 14 rows u16 | 16 length u32
             20 order u32 | 24 holder u64 | 32 checksum 16 B | 48 key 64 B | 112 grant u64 | 120 crc32 of 8..120 | 124 age u32
     slab    size of its slots in granules u32 | a check of it u32; 0: not cut
@@ -15,6 +15,7 @@ A life's generations begin at life << LIFE_SHIFT, so they are above those of eve
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ MAX_ROWS: Final = 0xFFFF
 _MAGIC, _VERSION = b"PGSLOTS\1", 2
 _HEADER = struct.Struct("=8sIIQQ16s16sIIQ")
 _HEADER_CRC, _EPOCH = _HEADER.size, slice(24, 32)
-_LIFE, _BACKED = HEADER_BYTES // 8 - 2, HEADER_BYTES // 8 - 1
+_READERS, _LIFE, _BACKED = HEADER_BYTES // 8 - 3, HEADER_BYTES // 8 - 2, HEADER_BYTES // 8 - 1
 _MAX_LIFE = 1 << 23
 _ENTRY = struct.Struct("=BBHHHIIQ16s64sQ")
 _CRC = struct.Struct("=I")
@@ -148,6 +149,7 @@ class SlotTable:
 
     def begin(self, identity: Identity, inode: int, epoch: int) -> None:
         """Makes a table of zeros that of a new pool, in its first life. The checksum comes last."""
+        self._words[_READERS] = 1
         self._words[_LIFE] = _checked(1)
         body = (_MAGIC, _VERSION, GRANULE, identity.pool_bytes, epoch, identity.boot, identity.sessions, identity.slab)
         _HEADER.pack_into(self._memory, 0, *body, ENTRY_BYTES, inode)
@@ -221,6 +223,16 @@ class SlotTable:
     @backed.setter
     def backed(self, size: int) -> None:
         self._words[_BACKED] = size
+
+    @property
+    def readers_until(self) -> float | None:
+        """No tier that was told to read this pool does so later (seconds, rounded up to a ms); None: nobody has noted it."""
+        word = self._words[_READERS]
+        return word / 1e3 if word else None
+
+    @readers_until.setter
+    def readers_until(self, at: float) -> None:
+        self._words[_READERS] = max(1, math.ceil(at * 1e3))
 
     # --- entries -----------------------------------------------------------------------------------------------------
 

@@ -161,7 +161,9 @@ class Loading:
             keys = self._keys.blocks(request, plan.first, plan.last)
             tails = [self._keys.end(request, end) for end in plan.tails]
             params: Mapping[str, Any] = request.kv_transfer_params or {}
-            expected = self._options.strict or params.get(EXPECTED) is True
+            # Who has decoded before asks for blocks of its answer, too: nobody knows whether they are on their way.
+            fresh = request.num_tokens == request.num_prompt_tokens
+            expected = self._options.strict or (fresh and params.get(EXPECTED) is True)
             sent = self._bus.lookup(ask.lookup, ask.request_id, keys, tails, self._options.wait_ms / 1000, expected)
         if not sent:
             self._over(ask.lookup, "no_tier", "no_tier")

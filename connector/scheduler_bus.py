@@ -161,7 +161,7 @@ class SchedulerBus(Link):
         )
 
     def _cancel(self, lookup: int) -> None:
-        for answer in [answer for answer in self._answers if answer.lookup == lookup]:
+        for answer in [answer for answer in tuple(self._answers) if answer.lookup == lookup]:
             self._answers.remove(answer)
             if answer.lease is not None:
                 self._release(answer.lease)

@@ -149,7 +149,7 @@ class SimTier:
         spent += costs.of_event(kind, keys)
         store = costs.stored
         for command in world.handled(state, kind, event, keys):
-            if isinstance(command, commands.Table | commands.Cut):
+            if isinstance(command, commands.Table | commands.Cut | commands.ReadersUntil):
                 spent += store
             else:
                 spent += self._carry_out(command, spent)

@@ -111,7 +111,7 @@ def choose(
     Raises Refused under `reject` where only the engine's ways decide.
     """
     if answer.prompt_ids is None:
-        return Choice(Plan.REPLAY, replay_leg(request, None, way=None))
+        return Choice(Plan.REPLAY, replay_leg(request, answer, way=None))
     chat = request.endpoint is Endpoint.CHAT
     way, certain = _way(engine, settings, no_chat_ids)
     obstacles = _obstacles(request, way)

@@ -17,14 +17,19 @@ from typing import Any
 from pegaflow.common.locks import FOREIGN_S
 from pegaflow.common.slot_table import NO_CHECKSUM, Row, SlotEntry, SlotState
 from pegaflow.common.wire.messages.inspection import Step
-from pegaflow.services.tier.commands import Command, Log, Resume
+from pegaflow.services.tier.commands import Command, Log
 from pegaflow.services.tier.fetches import PIN_TTL_S
 from pegaflow.services.tier.leases import MARGIN_S
 from pegaflow.services.tier.page import Page, PageState, granules
 from pegaflow.services.tier.pages import Pages
+from pegaflow.services.tier.pins import MAX_PIN_TTL_S
 
 KEEP_S = PIN_TTL_S + MARGIN_S
-"""Adopted pages stay for so long: readers that pinned them in the life before may still be on their way."""
+"""For so long may readers be on their way if nobody has noted until when: pages that they pinned stay where they are."""
+MOST_S = MAX_PIN_TTL_S + MARGIN_S
+"""No pin lasts longer, whatever was noted."""
+SCAN_S = 1.0
+"""For so long no adopted page goes, so that the oldest of all goes first and not the oldest of those found by then."""
 ROWS = 512
 """Slots taken over in one event."""
 ANYBODY = 0
@@ -35,6 +40,7 @@ ANYBODY = 0
 class Remains:
     """What a life finds when it begins, at time `at`; generations of earlier lives are below `floor`.
 
+    `readers_until`: other tiers that were told to read the pool may do so until then.
     `slabs`: first granule → slot size, 0 if doubtful; `backed` granules; `held` and `dead`: members of earlier lives whose locks
     were held, or free (`sessions.holder_word`).
     """
@@ -45,6 +51,12 @@ class Remains:
     backed: int = 0
     held: frozenset[int] = frozenset()
     dead: frozenset[int] = frozenset()
+    readers_until: float = 0.0
+
+
+def readers_until(noted: float | None, now: float) -> float:
+    """How long readers of the life before may read, by what it has noted (`SlotTable.readers_until`)."""
+    return now + KEEP_S if noted is None else min(noted, now + MOST_S)
 
 
 class Adoption:
@@ -53,7 +65,7 @@ class Adoption:
     def __init__(self, pages: Pages, out: list[Command], counts: dict[str, int], remains: Remains) -> None:
         self._pages, self._out, self._counts = pages, out, counts
         now = remains.at
-        self._until = now + KEEP_S
+        self._until = max(remains.readers_until, now + SCAN_S)
         self._new: list[Page] = []
         self._rows: deque[Row] = deque()  # of slabs that were told of, not taken over yet
         self._all_told = False
@@ -105,9 +117,7 @@ class Adoption:
         self._pages.space.hold(self._new, self._until)
         self._pages.chronicle.note(Step.ADOPTED, [page.key for page in self._new])
         self._new.clear()
-        if self._rows:
-            self._out.append(Resume())
-        elif self._all_told:
+        if not self._rows and self._all_told:
             self._end()
 
     def _take(self, row: Row) -> None:

@@ -45,6 +45,7 @@ from pegaflow.services.tier.commands import (
     PinAt,
     Publish,
     Read,
+    ReadersUntil,
     Reply,
     Resume,
     Table,
@@ -235,7 +236,7 @@ class Carrier:
 
     def carry_out(self, command: Command) -> None:
         match command:
-            case Table() | Cut():
+            case Table() | Cut() | ReadersUntil():
                 self._life.store(command)
             case Reply(asker, message):
                 if isinstance(message, Attached) and self.probing is not None:
@@ -293,7 +294,7 @@ class Carrier:
         error = RemoteError(ErrorCode.INTERNAL, f"{type(command).__name__} failed here")
         answer: events.Event
         match command:
-            case Table() | Cut():
+            case Table() | Cut() | ReadersUntil():
                 self._life.store_again(command)
                 return
             case Hash(job):

@@ -61,6 +61,13 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadersUntil:
+    """Store in the header of the slot table that other tiers may read until `at`: before the answer that lets them."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Hash:
     """Checksum these pages (slot, length in bytes), off the loop; answered by `Hashed`."""
 
@@ -212,6 +219,7 @@ Command = (
     | CloseTopic
     | Table
     | Cut
+    | ReadersUntil
     | Hash
     | Locate
     | AskNodes

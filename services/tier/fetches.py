@@ -216,7 +216,7 @@ class Fetches:
             at += count
             page.refs -= 1
             if b"".join(mine) != wanted:
-                self._counts["bad_checksum"] += 1
+                self._counts["bad_checksum"] += found is not None
                 bad.append(page)
                 continue
             page.unwritten.clear()
@@ -226,10 +226,11 @@ class Fetches:
                 self._counts["fetched_bytes"] += page.size
             self._wake(page.key)
         if bad:
-            self._out.append(Log("bad_checksum", {"node": fetch.owner.node, "pages": len(bad)}))
+            if found is not None:
+                self._out.append(Log("bad_checksum", {"node": fetch.owner.node, "pages": len(bad)}))
             for page in bad:
                 self._pages.doom(page)
-            self._tell(fetch.owner, bad, ErrorCode.BAD_CHECKSUM)
+            self._tell(fetch.owner, bad, ErrorCode.INTERNAL if found is None else ErrorCode.BAD_CHECKSUM)
 
     def expire(self, now: float) -> None:
         """Gives up what is past its deadline."""

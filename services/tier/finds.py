@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pegaflow.common.wire.messages.inspection import MAX_FOUND, Find, Found
-from pegaflow.services.tier.commands import Command, Reply, Resume
+from pegaflow.services.tier.commands import Command, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.disk.round import DiskRound
 from pegaflow.services.tier.pages import NAMESPACE_BYTES, Pages
@@ -49,8 +49,11 @@ class Finds:
             keys = [key.hex() for key in search.keys]
             self._out.append(Reply(search.asker, Found(keys[:MAX_FOUND], len(keys) > MAX_FOUND)))
             self._open.pop(0)
-        if self._open:
-            self._out.append(Resume())
+
+    @property
+    def behind(self) -> bool:
+        """There is more to look at: `resume`."""
+        return bool(self._open)
 
     @staticmethod
     def _ended(search: _Search) -> bool:

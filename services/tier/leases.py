@@ -48,6 +48,9 @@ class Leases:
         self._idle_granules = 0
         self.behind = False
         """There are leases whose time is over; the next tick ends some."""
+        self.pins = 0
+        self.readers_until = 0.0
+        """No open pin lasts longer; 0: there is none."""
 
     def adopt(self, session: int, lookup: int, pages: list[Page], now: float, request: str = "") -> Lease:
         """A new idle lease over pages whose references the caller hands over."""
@@ -63,6 +66,8 @@ class Leases:
             page.refs += 1
         lease = Lease(next(self._numbers), 0, pages, now + ttl_s + MARGIN_S, reader, at=now)
         self.open[lease.number] = lease
+        self.pins += 1
+        self.readers_until = max(self.readers_until, lease.expires)
         return lease
 
     def renew(self, numbers: Iterable[int], session: int, now: float) -> None:
@@ -92,9 +97,8 @@ class Leases:
 
     def load(self) -> tuple[int, int]:
         """How busy this tier is for others: open pins, and the leased share of its pool in thousandths."""
-        pins = sum(lease.session == 0 for lease in self.open.values())
         leased = sum(lease.granules for lease in self.open.values())
-        return pins, min(1000, 1000 * leased // max(1, self._pages.allocator.backed))
+        return self.pins, min(1000, 1000 * leased // max(1, self._pages.allocator.backed))
 
     @property
     def under_load(self) -> int:
@@ -126,6 +130,10 @@ class Leases:
 
     def _end(self, lease: Lease) -> None:
         del self.open[lease.number]
+        if not lease.session:
+            self.pins -= 1
+            if not self.pins:
+                self.readers_until = 0.0
         if lease.session and lease.expires != float("inf"):
             self._idle_granules -= lease.granules
         doomed = PageState.DOOMED
@@ -138,5 +146,7 @@ class Leases:
     def validate(self) -> None:
         idle = sum(lease.granules for lease in self.open.values() if lease.session and lease.expires != float("inf"))
         assert idle == self._idle_granules
+        pins = [lease.expires for lease in self.open.values() if not lease.session]
+        assert self.pins == len(pins) and (max(pins) <= self.readers_until if pins else not self.readers_until)
         for lease in self.open.values():
             assert all(page.refs > 0 for page in lease.pages)

@@ -8,20 +8,18 @@ expected. The answer goes out when the walk can get no further; the references t
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pegaflow.common.wire.errors import ErrorCode, PegaflowError
 from pegaflow.common.wire.messages import catalogue, loads
 from pegaflow.common.wire.messages.catalogue import NO_OWNER, Located
-from pegaflow.common.wire.messages.loads import Hits
-from pegaflow.services.tier.commands import Command, Locate, Reply, Resume
+from pegaflow.services.tier.commands import Command, Locate, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.fetches import Fetches, Owner
 from pegaflow.services.tier.last_lookups import LastLookups
 from pegaflow.services.tier.leases import Leases
-from pegaflow.services.tier.open_lookup import OpenLookup
+from pegaflow.services.tier.open_lookup import OpenLookup, fits
 from pegaflow.services.tier.page import Page, PageState
 from pegaflow.services.tier.pages import Pages
 from pegaflow.services.tier.sessions import Session
@@ -29,6 +27,7 @@ from pegaflow.services.tier.verifier import Verifier
 
 HOP_S = 0.05
 RETRY_S = 0.1
+_SEALED = PageState.SEALED
 SOON = 1e-9  # a time that has passed: ask again at the next look
 
 
@@ -78,7 +77,7 @@ class Lookups:
                     self._pages.free_if_done(page)
                 self._pages.space.look(lookup.got)
                 self.last.ended(lookup.ended(len(lookup.got) - (lookup.tail >= 0), "cancelled", self._pages.space.now))
-                self._answer_nothing(lookup, "cancelled")
+                self._out.append(Reply(lookup.asker, lookup.nothing("cancelled")))
 
     def of_session(self, session: Session) -> list[int]:
         return [number for owner, number in self.open if owner == session.number]
@@ -108,7 +107,7 @@ class Lookups:
         if lookup is None or lookup.asking != ask:
             return
         lookup.asking = 0
-        if isinstance(answer, PegaflowError) or not _fits(answer, keys):
+        if isinstance(answer, PegaflowError) or not fits(answer, keys):
             self._counts["locate_failed"] += 1
             lookup.failure = answer.code if isinstance(answer, PegaflowError) else ErrorCode.BAD_MESSAGE
             lookup.exhausted.update(keys)
@@ -203,6 +202,9 @@ class Lookups:
         if lookup.retry_at and now >= lookup.retry_at:
             lookup.retry_at = 0.0
             lookup.exhausted.clear()
+            if self._stale(lookup, candidates):
+                self._asks.pop(lookup.asking)
+                lookup.asking = 0
         for key in candidates:
             if key not in lookup.waits:
                 lookup.waits.add(key)
@@ -220,11 +222,18 @@ class Lookups:
             lookup.failure = ErrorCode.NO_SPACE
             return False
         if lookup.asking:
+            if self._stale(lookup, candidates) and not lookup.retry_at:
+                lookup.retry_at = now + RETRY_S
             return True
         if self.metaserver and not all(key in lookup.exhausted for key in candidates):
             self._ask(lookup, now)
             return True
         return lookup.expected
+
+    def _stale(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> bool:
+        """The metaserver was asked for other keys first: it waits for these, and says nothing of what follows them."""
+        keys = self._asks[lookup.asking][1] if lookup.asking else []
+        return bool(keys) and (keys[0] in self._pages.index or candidates[0] not in keys)
 
     def _doubtful(self, lookup: OpenLookup, candidates: Sequence[bytes]) -> list[Page]:
         """Pages of an earlier life that hold this lookup up, and all that would hold it up after them."""
@@ -290,8 +299,6 @@ class Lookups:
                 break
         else:
             if more:
-                if not self._unfinished:
-                    self._out.append(Resume())
                 self._unfinished[lookup] = None
         return started > 0
 
@@ -316,6 +323,8 @@ class Lookups:
                 del self._waiting[key]
 
     def _answer(self, lookup: OpenLookup, now: float) -> None:
+        if lookup.waits and self._cut(lookup, next((i for i, one in enumerate(lookup.got) if one.state is not _SEALED), None)):
+            return  # found bad while it waited
         if self._verify(lookup):
             return
         self._forget(lookup)
@@ -327,23 +336,13 @@ class Lookups:
         self._counts["asked_pages"] += len(lookup.keys) + bool(lookup.tails)
         self.last.ended(lookup.ended(full, str(reason), now))
         if not lookup.got:
-            self._answer_nothing(lookup, reason)
+            self._out.append(Reply(lookup.asker, lookup.nothing(str(reason))))
             return
         self._counts["hit_pages"] += len(lookup.got)
         self._counts["hit_remote"] += lookup.sources.count(loads.REMOTE)
         self._counts["hit_disk"] += lookup.sources.count(loads.DISK)
         lease = self._leases.adopt(lookup.session.number, lookup.number, lookup.got, now, lookup.request)
-        shards = len(lookup.got[0].slots)
-        if shards == 1:
-            slots = array("I", [page.first_slot for page in lookup.got])
-            generations = array("Q", [page.first_generation for page in lookup.got])
-        else:
-            slots = array("I", [slot for page in lookup.got for slot in page.slots])
-            generations = array("Q", [generation for page in lookup.got for generation in page.generations])
-        hits = Hits(
-            lookup.number, lease.number, full, lookup.tail, shards, slots, generations, bytes(lookup.sources), str(reason)
-        )
-        self._out.append(Reply(lookup.asker, hits))
+        self._out.append(Reply(lookup.asker, lookup.hits(lease.number, full, str(reason))))
 
     def _verify(self, lookup: OpenLookup) -> bool:
         """True: some of the pages have to be verified before they are leased (`verify_on_load`); `_verified` goes on."""
@@ -362,10 +361,13 @@ class Lookups:
         lookup.checking = False
         if self.open.get((lookup.session.number, lookup.number)) is not lookup:
             return
-        worst = min((lookup.got.index(page) for page in bad), default=len(lookup.got))
-        if worst == len(lookup.got):
+        if not self._cut(lookup, min(map(lookup.got.index, bad), default=None)):
             self._answer(lookup, now)
-            return
+
+    def _cut(self, lookup: OpenLookup, worst: int | None) -> bool:
+        """Gives back this page and all after it, whose bytes are bad, and looks again. False: None is bad."""
+        if worst is None:
+            return False
         gone = lookup.got[worst:]
         del lookup.got[worst:], lookup.sources[worst:]
         lookup.tail, lookup.checked = -1, worst
@@ -375,10 +377,12 @@ class Lookups:
         self._pages.space.look(gone)
         lookup.failure = ErrorCode.BAD_CHECKSUM
         self._dirty[lookup] = None  # the rest may be had elsewhere
+        return True
 
-    def _answer_nothing(self, lookup: OpenLookup, reason: str) -> None:
-        hits = Hits(lookup.number, 0, 0, -1, max(1, lookup.session.shards), array("I"), array("Q"), b"", str(reason))
-        self._out.append(Reply(lookup.asker, hits))
+    @property
+    def behind(self) -> bool:
+        """There is more to fetch: `resume`."""
+        return bool(self._unfinished)
 
     @property
     def waiting(self) -> int:
@@ -392,9 +396,3 @@ class Lookups:
             assert all(page.refs > 0 and page.state is not PageState.PENDING for page in lookup.got)
         assert all(self.open.get((lookup.session.number, lookup.number)) is lookup for lookup in self._unfinished)
         assert all(lookup.asking == ask for ask, (lookup, _) in self._asks.items())
-
-
-def _fits(answer: Located, keys: Sequence[bytes]) -> bool:
-    """An answer may be shorter than the question only by what follows a hole."""
-    count = len(answer.states)
-    return count == len(keys) or (0 < count < len(keys) and answer.states[-1] == catalogue.GONE)

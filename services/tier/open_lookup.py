@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pegaflow.common.wire.errors import ErrorCode
-from pegaflow.common.wire.messages import loads
+from pegaflow.common.wire.messages import catalogue, loads
+from pegaflow.common.wire.messages.catalogue import Located
+from pegaflow.common.wire.messages.loads import Hits
 from pegaflow.services.tier.fetches import Owner
 from pegaflow.services.tier.last_lookups import Ended
 from pegaflow.services.tier.mover.events import Outcome
@@ -95,3 +98,24 @@ class OpenLookup:
             now, now - self.began, session.number, session.fingerprint, self.request, len(self.keys), full, tails, hit, fetched,
             read, reason, missing,
         )  # fmt: skip
+
+    def hits(self, lease: int, full: int, reason: str) -> Hits:
+        """The answer: `full` keys of the prefix and the tail, if there is one, under this lease."""
+        shards = len(self.got[0].slots)
+        if shards == 1:
+            slots = array("I", [page.first_slot for page in self.got])
+            generations = array("Q", [page.first_generation for page in self.got])
+        else:
+            slots = array("I", [slot for page in self.got for slot in page.slots])
+            generations = array("Q", [generation for page in self.got for generation in page.generations])
+        return Hits(self.number, lease, full, self.tail, shards, slots, generations, bytes(self.sources), reason)
+
+    def nothing(self, reason: str) -> Hits:
+        """The answer without a hit: no lease, no columns."""
+        return Hits(self.number, 0, 0, -1, max(1, self.session.shards), array("I"), array("Q"), b"", reason)
+
+
+def fits(answer: Located, keys: Sequence[bytes]) -> bool:
+    """An answer may be shorter than the question only by what follows a hole."""
+    count = len(answer.states)
+    return count == len(keys) or (0 < count < len(keys) and answer.states[-1] == catalogue.GONE)

@@ -14,7 +14,7 @@ from pegaflow.common.slot_table import GRANULE
 from pegaflow.common.wire.columns import u32s, u64s
 from pegaflow.common.wire.errors import ErrorCode, RemoteError
 from pegaflow.common.wire.messages.transfer import Pin, Pinned
-from pegaflow.services.tier.commands import Command, Reply
+from pegaflow.services.tier.commands import Command, ReadersUntil, Reply
 from pegaflow.services.tier.disk.level import DiskLevel
 from pegaflow.services.tier.leases import Leases
 from pegaflow.services.tier.page import Page, PageState
@@ -62,10 +62,13 @@ class Pins:
         out: list[Command],
         counts: dict[str, int],
         pool_bytes: int,
+        readers_until: float,
     ) -> None:
+        """`readers_until`: so long may those read whom an earlier life has told to."""
         self._pages, self._leases, self._verifier, self._out, self._counts = pages, leases, verifier, out, counts
         self._disk, self._pool_bytes = disk, pool_bytes
         self.waiting: list[_Waiting] = []
+        self._earlier = self._noted = readers_until
 
     def pin(self, asker: Any, message: Pin, agent: Agent | None, now: float) -> None:
         """Pins what is there of the asked pages, once it is known to be good. Raises `RemoteError` without an agent."""
@@ -88,6 +91,14 @@ class Pins:
             self.waiting = [one for one in self.waiting if one not in due]
             for one in due:
                 self._answer(one, now)
+        self._note()
+
+    def _note(self) -> None:
+        """Leaves to the next life how long it has to keep pages where they are."""
+        at = max(self._earlier, self._leases.readers_until)
+        if at != self._noted:
+            self._noted = at
+            self._out.append(ReadersUntil(at))
 
     def _not_yet(self, one: _Waiting, now: float) -> bool:
         # PERF: it is asked after each event, for as long as somebody waits.
@@ -138,6 +149,7 @@ class Pins:
             lease = self._leases.pin(message.reader, pages, ttl_s, now).number
             self._pages.space.touch(pages, chain=False)
             self._counts["pinned"] += len(pages)
+            self._note()
         answer = Pinned(
             lease, positions, rows, offsets, lengths, bytes(checksums), agent.name, agent.metadata, agent.base, self._pool_bytes
         )

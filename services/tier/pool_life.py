@@ -12,8 +12,8 @@ from pegaflow.common.private import private_directory
 from pegaflow.common.slot_table import Identity
 from pegaflow.common.wire.errors import ErrorCode, LocalError
 from pegaflow.services.tier import events, old_pools
-from pegaflow.services.tier.adoption import Adoption, Remains
-from pegaflow.services.tier.commands import Cut, Table
+from pegaflow.services.tier.adoption import Adoption, Remains, readers_until
+from pegaflow.services.tier.commands import Cut, ReadersUntil, Table
 from pegaflow.services.tier.config import TierConfig
 from pegaflow.services.tier.mover import lock as mover_lock
 from pegaflow.services.tier.old_locks import OldLocks, boot_identity, directory_identity
@@ -84,7 +84,9 @@ class PoolLife:
             raise StartError(error.code, error.text) from None
         assert self._locks is not None
         slabs, backed = dict(self.pool.slabs()), self.pool.allocated // GRANULE
-        return Remains(self.pool.table.floor, clock.now(), slabs, backed, self._locks.held, frozenset(self._locks.dead))
+        now, table, locks = clock.now(), self.pool.table, self._locks
+        readers = readers_until(table.readers_until, now)
+        return Remains(table.floor, now, slabs, backed, locks.held, frozenset(locks.dead), readers)
 
     def tell_backed(self, on_backed: Callable[[int], None]) -> None:
         """It is told how many bytes of the pool have memory, now and whenever there are more."""
@@ -150,9 +152,12 @@ class PoolLife:
         assert self._locks is not None
         self._locks.forget(holder_word(nonce))
 
-    def store(self, command: Table | Cut) -> None:
+    def store(self, command: Table | Cut | ReadersUntil) -> None:
         """Idempotent."""
         table = self.pool.table
+        if isinstance(command, ReadersUntil):
+            table.readers_until = command.at
+            return
         if isinstance(command, Cut):
             table.cut(command.first, command.size)
             return
@@ -161,7 +166,7 @@ class PoolLife:
             table.raise_generation(slot, generation)
         table.store(slot, entry)
 
-    def store_again(self, command: Table | Cut) -> None:
+    def store_again(self, command: Table | Cut | ReadersUntil) -> None:
         """What follows relies on the table (docs/protocol.md 1.5): without it this life ends, and the next trusts none of it."""
         try:
             self.store(command)

@@ -27,7 +27,7 @@ from pegaflow.common.wire.messages.space import Keep, Probe, Unkeep
 from pegaflow.common.wire.messages.transfer import Pin, Take, Unpin
 from pegaflow.services.tier import events, inspection
 from pegaflow.services.tier.adoption import Adoption, Remains
-from pegaflow.services.tier.commands import Command, Fail, Log, OpenTopic, Publish, Reply
+from pegaflow.services.tier.commands import Command, Fail, Log, OpenTopic, Publish, Reply, Resume
 from pegaflow.services.tier.departures import Departures
 from pegaflow.services.tier.disk.level import DiskLevel, DiskOptions
 from pegaflow.services.tier.draining import Draining
@@ -92,7 +92,9 @@ class TierState:
         self.verifier = Verifier(self.pages, self._out, self.counts, jobs, self.lookups.wake, verify_every)
         self.scrubber = Scrubber(self.pages, self.verifier, self.counts, scrub_rate)
         self.disk = DiskLevel(self.pages, self._out, self.counts, jobs, self.lookups.wake, disk)
-        self.pins = Pins(self.pages, self.leases, self.verifier, self.disk, self._out, self.counts, place.pool_bytes)
+        self.pins = Pins(
+            self.pages, self.leases, self.verifier, self.disk, self._out, self.counts, place.pool_bytes, remains.readers_until
+        )
         self.adoption = Adoption(self.pages, self._out, self.counts, remains)
         self.saves = Saves(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.verifier)
         self.fetches = Fetches(self.pages, self._out, self.counts, jobs, self.lookups.wake, self.lookups.failed)
@@ -105,6 +107,7 @@ class TierState:
             self.sessions, self.saves, self.lookups, self.leases, self._out, self.counts, self._session_beat, self._share
         )
         self._beat_at = 0.0
+        self._resuming = False
         self._unacknowledged: dict[tuple[int, int], None] = {}
         self._snapshots, self._keeping = Snapshots(self.pages), Keeping(self.pages, self.disk)
         self._inspector, self._finds = Inspector(self), Finds(self.pages, self.disk, self._out)
@@ -118,6 +121,9 @@ class TierState:
             self.lookups.run(now)
         self.lookups.run(now)
         self.pins.run(now)
+        if not self._resuming and (self.lookups.behind or self._finds.behind or self.adoption.behind):
+            self._resuming = True  # one at a time, whoever has more to do
+            self._out.append(Resume())
         out = list(self._out)
         self._out.clear()
         return out
@@ -163,6 +169,7 @@ class TierState:
                 if not self.draining.handover.located(ask, found):
                     self.lookups.located(ask, found, now)
             case events.Resumed():
+                self._resuming = False
                 self.lookups.resume(now)
                 self._finds.resume()
                 self.adoption.resume()

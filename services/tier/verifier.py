@@ -104,7 +104,9 @@ class Verifier:
             fits = found is not None and list(found[at : at + count]) == page.checksums
             at += count
             self._adopting.discard(page)
-            if page.state is not PageState.SEALED:
+            if page.state is not PageState.SEALED:  # another job has found it bad
+                if check.done is not None:
+                    check.bad.append(page)
                 self._pages.free_if_done(page)
             elif fits:
                 self._counts["verified"] += 1

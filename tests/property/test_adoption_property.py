@@ -20,7 +20,7 @@ from pegaflow.common.slot_table import ENTRY_BYTES, GRANULE, HEADER_BYTES, Ident
 from pegaflow.common.wire.columns import u64s
 from pegaflow.common.wire.messages.loads import Loading, Release
 from pegaflow.services.tier import commands, events
-from pegaflow.services.tier.adoption import Remains
+from pegaflow.services.tier.adoption import Remains, readers_until
 from pegaflow.services.tier.page import PageState
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
@@ -68,7 +68,9 @@ class Lives(World):
             lambda n: next(numbers).to_bytes(n, "little"),
             session_topic,
             metaserver=True,
-            remains=Remains(self.pool.table.floor, self.now, slabs, backed, held, dead),
+            remains=Remains(
+                self.pool.table.floor, self.now, slabs, backed, held, dead, readers_until(self.pool.table.readers_until, self.now)
+            ),
         )
         self.tier.agent = Agent("a/77", b"blob", 0)
         self.to_scan = list(slabs.items())
@@ -97,6 +99,8 @@ class Lives(World):
                 self.pool.table.store(slot, entry)
             case commands.Cut(first, size):
                 self.pool.table.cut(first, size)
+            case commands.ReadersUntil(at):
+                self.pool.table.readers_until = at
             case _:
                 pass
         super().carry_out(command)

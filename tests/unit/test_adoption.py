@@ -14,9 +14,9 @@ from pegaflow.common.slot_table import Row, SlotEntry, SlotState
 from pegaflow.common.wire.messages.catalogue import GONE, SEALED
 from pegaflow.common.wire.messages.saves import GRANTED, HAVE, NO_SPACE
 from pegaflow.common.wire.messages.saves import PENDING as ELSEWHERE
-from pegaflow.common.wire.messages.transfer import Pin, Pinned
+from pegaflow.common.wire.messages.transfer import Pin, Pinned, Unpin
 from pegaflow.services.tier import commands, events
-from pegaflow.services.tier.adoption import KEEP_S, Remains
+from pegaflow.services.tier.adoption import KEEP_S, MOST_S, SCAN_S, Remains, readers_until
 from pegaflow.services.tier.pins import Agent
 from pegaflow.services.tier.place import Place
 from pegaflow.services.tier.sessions import holder_word
@@ -60,7 +60,8 @@ class Warm(Script):
         super().__init__(64, shards=options.pop("shards", 1))
         sizes = options.pop("sizes", dict.fromkeys(slabs, 1))
         place, numbers = Place("a", EPOCH, "pool", 64 * GRANULE, "table", "i", "e", "c"), itertools.count(1)
-        remains = Remains(2 * LIFE, self.now, sizes, 64, frozenset(held), frozenset())
+        readers = self.now + options.pop("readers", 0.0)
+        remains = Remains(2 * LIFE, self.now, sizes, 64, frozenset(held), frozenset(), readers)
         self.tier = TierState(place, lambda n: next(numbers).to_bytes(n, "little"), session_topic, remains=remains, **options)
         self.tier.agent = Agent("a/77", b"blob", 4096)
         self.out: list[commands.Command] = []
@@ -242,12 +243,50 @@ def test_adopted_pages_stay_for_those_who_pinned_them_and_go_in_the_order_of_the
     rows = [found(slot, number=slot + 1, grant=50 - slot) for slot in range(SLAB)]
     rows[3] = found(3, number=4, grant=9, age=1)  # an orderly end left an age; the others have that of their saving
     slabs = {first: [found(first + i, number=999 + first + i, grant=100) for i in range(SLAB)] for first in range(SLAB, 64, SLAB)}
-    warm = Warm({0: rows, **slabs}).engine()
+    warm = Warm({0: rows, **slabs}, readers=5.0).engine()
     assert list(warm.intent([100]).statuses) == [NO_SPACE]
-    warm.tick(KEEP_S + 0.1)
+    warm.tick(4.9)
+    assert list(warm.intent([100]).statuses) == [NO_SPACE]
+    warm.tick(0.2)
     went = []
     for number in range(101, 104):
         before = warm.sealed()
         assert list(warm.intent([number]).statuses) == [GRANTED]
         went += sorted(before - warm.sealed())
     assert went == [4, 8, 7]
+
+
+def test_pages_that_nobody_pinned_go_as_soon_as_all_are_known() -> None:
+    warm = Warm({first: [found(first + i, number=first + i) for i in range(SLAB)] for first in range(0, 64, SLAB)}).engine()
+    assert list(warm.intent([100]).statuses) == [NO_SPACE]
+    warm.tick(SCAN_S + 0.1)
+    assert list(warm.intent([100]).statuses) == [GRANTED]
+
+
+@pytest.mark.parametrize(("noted", "expected"), [(None, 100 + KEEP_S), (90.0, 90.0), (103.0, 103.0), (1e9, 100 + MOST_S)])
+def test_how_long_readers_of_the_life_before_may_read(noted: float | None, expected: float) -> None:
+    assert readers_until(noted, 100.0) == expected
+
+
+def test_how_long_readers_may_read_is_noted_before_they_are_told_to_and_never_less_than_those_of_the_life_before_may() -> None:
+    warm = Warm({}, readers=3.0)
+    begun = warm.now
+    warm.engine().save([1, 2])
+
+    def noted(out: list[commands.Command]) -> list[float]:
+        return [round(command.at - begun, 6) for command in out if isinstance(command, commands.ReadersUntil)]
+
+    out = warm.feed(events.Asked("b", Pin("b", [key(1)], 1, 4000)))
+    kinds = [type(command) for command in out]
+    assert noted(out) == [5.0] and kinds.index(commands.ReadersUntil) < kinds.index(commands.Reply), "with the margin"
+    first = pin_of(out)
+    warm.now += 0.5
+    out = warm.feed(events.Asked("c", Pin("c", [key(2)], 1, 1000)))
+    assert noted(out) == [], "the first one lasts longer"
+    assert noted(warm.feed(events.Asked("b", Unpin(first)))) == [], "the second is still open"
+    assert noted(warm.feed(events.Asked("c", Unpin(pin_of(out))))) == [3.0], "as long as the life before has promised"
+    assert noted(warm.feed(events.Asked("d", Pin("d", [key(9)], 1, 4000)))) == [], "nothing there, nothing pinned"
+
+
+def pin_of(out: list[commands.Command]) -> int:
+    return next(c.message.lease for c in out if isinstance(c, commands.Reply) and isinstance(c.message, Pinned))

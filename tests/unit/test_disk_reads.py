@@ -223,3 +223,12 @@ def test_a_probe_names_the_level() -> None:
     answer = script.ask(Probe([key(min(script.on_disk())), key(min(script.sealed())), key(99)]))
     assert isinstance(answer, Probed)
     assert (answer.states, answer.levels) == (bytes([2, 2, 0]), bytes([DISK, MEMORY, MEMORY]))
+
+
+def test_a_key_that_a_pin_names_twice_is_read_once() -> None:
+    script = DiskScript()
+    script.fill(range(14))
+    script.settle()
+    below = key(min(script.on_disk() - script.sealed()))
+    script.ask(Pin("b", [below, below], 1, 4000))
+    assert len(script.tier.disk.reading) == 1

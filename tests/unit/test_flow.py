@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from flow_script import CHAT, COMPLETIONS, DONE, D, P, chunk, decided, flow, outcome, prefilled, run
+from flow_script import CHAT, COMPLETIONS, DONE, FIRST_TOKEN, D, P, chunk, decided, flow, outcome, prefilled, run
 from pegaflow.services.router.openai import Endpoint, Json
-from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable
+from pegaflow.services.router.plan import DecodeApi, FlowSettings, Mode, Unsplicable, choose
+from pegaflow.services.router.prefill import read_prefill
 from pegaflow.services.router.steps import (
     Answer,
     Answered,
@@ -236,3 +237,12 @@ def test_d_waits_only_for_pages_that_p_may_have_saved(endpoint: Endpoint, said: 
     payload = json.loads(prefilled(endpoint).body) | {"kv_transfer_params": said}
     send = decided(machine, Answered(200, json.dumps(payload).encode()))
     assert send.body["kv_transfer_params"].get("pegaflow_expected", False) is waits
+
+
+def test_what_p_says_of_its_pages_counts_where_it_says_nothing_of_ids() -> None:
+    body = {
+        "choices": [{"index": 0, "text": "a", "finish_reason": "length", "token_ids": [5]}],
+        "kv_transfer_params": {"pegaflow_saved": False},
+    }
+    chosen = choose(flow().request, read_prefill(COMPLETIONS, body), D, FIRST_TOKEN, no_chat_ids=False)
+    assert (chosen.plan, chosen.leg.body["kv_transfer_params"]) == (Plan.REPLAY, {})

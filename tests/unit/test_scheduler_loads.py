@@ -1,6 +1,7 @@
 """What the scheduler half looks up, claims, loads and releases."""
 
 from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,20 @@ def test_expected(params: dict[str, Any] | None, strict: bool, expected: bool) -
     half = Half(decode="strict" if strict else "recompute")
     half.new(51, kv_transfer_params=params)
     assert half.bus.lookups[0]["expected"] is expected
+
+
+def test_nothing_is_expected_of_blocks_that_were_decoded_here() -> None:
+    half = Half(mode="read", wait_ms=5000)
+    request = half.new(49, kv_transfer_params={"pegaflow_expected": True})
+    half.bus.answer(3)
+    assert half.half.matched(request, 0) == (48, True)
+    half.half.allocated(request, [1, 2, 3, 4], 48)
+    half.half.build(SimpleNamespace(num_scheduled_tokens={}, kv_connector_block_state=None))
+    half.half.reported(None, ["r"])
+    request.output, request.num_computed_tokens = 40, 0  # it has decoded, saved nothing, and is preempted
+    half.half.matched(request, 0)
+    again = half.bus.lookups[-1]
+    assert (len(again["keys"]), again["expected"]) == (5, False)
 
 
 def test_blocks_in_vllms_own_cache_are_not_looked_up() -> None:

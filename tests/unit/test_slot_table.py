@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 from pegaflow.common.pool import Pool
-from pegaflow.common.slot_table import GRANULE, LIFE_SHIFT, Identity, SlotEntry, SlotState, SlotTable, decode, encode
+from pegaflow.common.slot_table import (
+    GRANULE,
+    HEADER_BYTES,
+    LIFE_SHIFT,
+    Identity,
+    SlotEntry,
+    SlotState,
+    SlotTable,
+    decode,
+    encode,
+)
 from pegaflow.common.wire.columns import MAX_KEY_BYTES, pack_keys, unpack_keys
 from pegaflow.common.wire.errors import LocalError
 
@@ -65,6 +75,14 @@ def test_a_life_takes_over_what_the_one_before_left(pool: Pool) -> None:
     assert (row.slot, row.generation, row.entry) == (8, floor + 5, ENTRY._replace(age=9))
     assert (again.table.life, again.table.epoch) == (2, 2)
     assert again.table.floor == floor + (1 << LIFE_SHIFT)
+
+
+def test_how_long_readers_may_read_outlives_the_life_that_told_them(pool: Pool) -> None:
+    assert pool.table.readers_until == 0.001, "nobody was told"
+    pool.table.readers_until = 12.3451
+    assert reopened(pool).table.readers_until == 12.346
+    pool.table._words[HEADER_BYTES // 8 - 3] = 0  # as lives left it that noted nothing
+    assert reopened(pool, epoch=3).table.readers_until is None
 
 
 def test_free_slots_are_no_rows_and_doubtful_generations_make_an_entry_doubtful(pool: Pool) -> None:

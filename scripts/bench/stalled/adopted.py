@@ -23,7 +23,7 @@ def run(pages: int) -> list[dict[str, Any]]:
     collect_little_and_often()
     recorder, slab, keys = Recorder(), slab_granules(pages), keys_of(pages)
     firsts = range(0, pages, slab)
-    tier = Tier(pages, recorder, remains=Remains(FLOOR, 100.0, dict.fromkeys(firsts, 1), pages))
+    tier = Tier(pages, recorder, remains=Remains(FLOOR, 100.0, dict.fromkeys(firsts, 1), pages, readers_until=100.0 + KEEP_S))
     tier.engine("p")
     collector = Collector()
 

@@ -211,9 +211,9 @@ class DiskLevel:
         started: list[bytes] = []
         grant = next(self._pages.grants)
         for order, key in enumerate(keys):
-            record = self.index.records[key]
-            if self._stuck or self.full(key):
+            if self._stuck or self.full(key) or key in self._pages.index:  # named twice
                 break
+            record = self.index.records[key]
             page = self._pages.reserve(key, PageState.FETCHING, record.lengths, parent=before)
             if page is None:
                 break
