@@ -135,7 +135,7 @@ class RouterConfig:
     health_interval: float = option(1.0, help="between health checks of an engine", parse=duration, check=_positive)
     health_timeout: float = option(2.0, help="for a health check", parse=duration, check=_positive)
     drain_notice: float = option(
-        1.0, help="after SIGTERM, before the port closes: /ready says no, answers end their connections", parse=duration
+        1.0, help="after SIGTERM, before new requests are refused: /ready says no, answers end their connections", parse=duration
     )
     drain_timeout: float = option(30.0, help="for open requests after that", parse=duration, check=_positive)
     client_timeout: float = option(
