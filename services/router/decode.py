@@ -121,13 +121,13 @@ def continue_leg(
     )
 
 
-def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way | None) -> DecodeLeg:
+def replay_leg(request: ClientRequest, answer: PrefillAnswer | None, *, way: Way | None, saved: bool = True) -> DecodeLeg:
     """D gets the client's request as it came, with P's ids for the prompt where that changes nothing else.
 
-    `way` CHAT: D is known to take ids on chat. The answer is None where P's was not needed to be read.
+    `way` CHAT: D is known to take ids on chat. The answer is None where nothing but `saved` of P's was needed.
     """
     body = dict(request.body)
-    body[KV_PARAMS] = {EXPECTED: True} if answer is None or answer.saved else {}
+    body[KV_PARAMS] = {EXPECTED: True} if (saved if answer is None else answer.saved) else {}
     ids = answer.prompt_ids if answer is not None else None
     # Echo wants the prompt's text, a suffix belongs to the rendering: both need the client's own prompt.
     if ids is not None and not is_set(body, "echo") and not is_set(body, "suffix"):

@@ -15,6 +15,7 @@ the last command, exactly once; after it events are ignored.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 
@@ -25,7 +26,7 @@ from pegaflow.services.router.failures import Failure
 from pegaflow.services.router.merge import prefill_chunks
 from pegaflow.services.router.openai import ClientRequest, Json, Refused, dumps
 from pegaflow.services.router.plan import Before, FlowSettings, Mode, begin, choose, is_greedy, prefill_suffices, rest
-from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, prefill_body, read_prefill
+from pegaflow.services.router.prefill import DEAD_ENDS, Malformed, PrefillAnswer, has_saved, prefill_body, read_prefill
 from pegaflow.services.router.steps import (
     Answer,
     Answered,
@@ -69,8 +70,7 @@ class Flow:
     """One request. `handle(event)` returns the commands to carry out, in order."""
 
     def __init__(self, request: ClientRequest, settings: FlowSettings, draw: Callable[[], float] = lambda: 1.0) -> None:
-        self.request = request
-        self.settings = settings
+        self.request, self.settings = request, settings
         self.state = State.NEW
         self.plan = Plan.NONE
         self._tries = Tries(settings.retries, draw)
@@ -81,6 +81,7 @@ class Flow:
         self._prefill: PrefillAnswer | None = None
         self._prefill_length: int | None = None
         self._streaming = False  # the client has had a byte
+        self._saved = True
         self._answer: Answering | None = None
 
     def handle(self, event: Event) -> list[Command]:
@@ -172,6 +173,8 @@ class Flow:
         if event.status != 200:
             return self._reject(event)
         if self.settings.mode is Mode.PREFILL_DECODE:
+            with contextlib.suppress(ValueError):
+                self._saved = has_saved(json.loads(event.body))
             return [*self._release(Verdict.GOOD), *self._pick_answer()]
         try:
             answer = read_prefill(self.request.endpoint, json.loads(event.body))
@@ -199,7 +202,7 @@ class Flow:
         engine = self._engine
         assert engine is not None
         if self.settings.mode is Mode.PREFILL_DECODE:
-            self.plan, leg = Plan.REPLAY, replay_leg(self.request, None, way=None)
+            self.plan, leg = Plan.REPLAY, replay_leg(self.request, None, way=None, saved=self._saved)
         elif self._prefill is None:
             leg = relay_leg(self.request)
         else:

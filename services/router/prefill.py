@@ -17,13 +17,11 @@ class Malformed(Exception):
 
 
 def prefill_body(request: ClientRequest, *, ids: bool) -> Json:
-    """The client's body, asking for one token, and for `ids` where somebody reads them: they may be a megabyte."""
+    """The client's body, asking for one token, whether its pages are saved, and for `ids` where they are read (a megabyte)."""
     body = dict(request.body)
     if request.stream:
         body.pop("stream_options", None)  # without a stream they are wrong, and P is to say so
-    body.pop(KV_PARAMS, None)
-    if ids:
-        body[KV_PARAMS] = {ASK_SAVED: True}
+    body[KV_PARAMS] = {ASK_SAVED: True}
     body["stream"] = False
     if ids:
         body["return_token_ids"] = True
@@ -75,7 +73,6 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         text = (message.get("content") if endpoint is Endpoint.CHAT else message.get("text")) or ""
         extras = [name for name in ("reasoning", "reasoning_content", "tool_calls", "refusal") if message.get(name)]
         usage = payload.get("usage")
-        told = payload.get(KV_PARAMS)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise Malformed(f"no choice in P's answer: {error!r}") from None
     if not isinstance(text, str):
@@ -89,5 +86,11 @@ def read_prefill(endpoint: Endpoint, payload: Any) -> PrefillAnswer:
         finish_reason=choice.get("finish_reason"),
         spoke_only_text=not extras,
         usage=usage if isinstance(usage, dict) else {},
-        saved=not (isinstance(told, dict) and told.get(SAVED) is False),
+        saved=has_saved(payload),
     )
+
+
+def has_saved(payload: Any) -> bool:
+    """False where P's answer says that it has saved nothing, so that nobody waits for pages."""
+    told = payload.get(KV_PARAMS) if isinstance(payload, dict) else None
+    return not (isinstance(told, dict) and told.get(SAVED) is False)

@@ -246,3 +246,14 @@ def test_what_p_says_of_its_pages_counts_where_it_says_nothing_of_ids() -> None:
     }
     chosen = choose(flow().request, read_prefill(COMPLETIONS, body), D, FIRST_TOKEN, no_chat_ids=False)
     assert (chosen.plan, chosen.leg.body["kv_transfer_params"]) == (Plan.REPLAY, {})
+
+
+@pytest.mark.parametrize(("told", "params"), [({"pegaflow_saved": False}, {}), (None, {"pegaflow_expected": True})])
+def test_without_first_tokens_d_waits_for_what_p_saved_and_for_nothing_else(told: Json | None, params: Json) -> None:
+    machine = flow(settings=FlowSettings(Mode.PREFILL_DECODE))
+    asked = run(machine, Begin(), Picked(P))
+    (sent,) = [command for command in asked if isinstance(command, Send)]
+    assert sent.body["kv_transfer_params"] == {"pegaflow_ask_saved": True} and "return_token_ids" not in sent.body
+    run(machine, Answered(200, json.dumps({"choices": [], "kv_transfer_params": told}).encode()))
+    (sent,) = [command for command in run(machine, Picked(D)) if isinstance(command, Send)]
+    assert sent.body["kv_transfer_params"] == params
